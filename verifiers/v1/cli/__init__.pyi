@@ -1,0 +1,1 @@
+# The package is the host's: see verifiers/__init__.pyi.

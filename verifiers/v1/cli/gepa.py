@@ -1,0 +1,152 @@
+"""The `gepa` command: `gepa <taskset-id> -m <model>`.
+
+Logs go to stderr; stdout carries the best prompt, byte for byte, and nothing else. The exit status
+is 0 for a run that finished, 2 for an error (one line says what and what to do), 128 + the signal's
+number for one that was interrupted.
+"""
+
+import difflib
+import logging
+import os
+import sys
+import uuid
+
+from pydantic import BaseModel, ValidationError
+from pydantic_config import cli
+from pydantic_config.cli import ConfigFileError
+
+from verifiers.v1.gepa.checks import check_single_agent
+from verifiers.v1.gepa.config import GEPAConfig, narrow
+from verifiers.v1.gepa.runner import GEPAError, load_env, plan_run, run_gepa, write_config
+from verifiers.v1.gepa.sources import named_ids, parse_config, read_sources
+from verifiers.v1.utils.drive import Interrupted
+from verifiers.v1.utils.logging import LIBRARY_LOGGER, setup_logging
+
+logger = logging.getLogger(__name__)
+
+USAGE = """\
+usage: gepa <taskset-id> -m MODEL [options] [@ FILE]
+       gepa @ FILE [options]
+
+Evolves the system prompt of a taskset's agent with GEPA. FILE is TOML or JSON: a config of your own,
+one that a run saved (<run>/configs/resolved/gepa.json), or one that vf-eval saved.
+`gepa <taskset-id> -h` lists every option of that taskset and its agent.
+"""
+
+OWN_LOGGER = "verifiers.v1.gepa"
+
+RESOLUTION_ERRORS = (ConfigFileError, ModuleNotFoundError, AttributeError, TypeError, ValueError)
+"""What the parser, the host's plugin loaders and our checks raise for a run that can't start."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; its exit status."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    # The run identity: every process that this run spawns inherits it.
+    os.environ.setdefault("VF_RUN_ID", uuid.uuid4().hex)
+    try:
+        if "-h" in args or "--help" in args:
+            return _help([arg for arg in args if arg not in ("-h", "--help")])
+        if not args:
+            sys.stderr.write(USAGE)
+            return 2
+        config, notes = parse_config(args)
+        if not config.taskset.id:
+            raise ValueError("no taskset: name one, as in `gepa reverse-text-v1 -m MODEL`")
+        _log_to_stderr(config.verbose)
+        for note in notes:
+            logger.info("%s", note)
+        check_single_agent(config)
+        env = load_env(config)
+        if config.dry_run:
+            plan_run(env, config)
+            logger.info("dry run: the config is valid, written to %s", write_config(config))
+            return 0
+        outcome = run_gepa(env, config)
+    except GEPAError:
+        return 2  # the run has said why, in its last line
+    except Interrupted as interrupt:
+        return 128 + interrupt.signum
+    except RESOLUTION_ERRORS as error:
+        for line in _explain(error, args):
+            sys.stderr.write(f"gepa: {line}\n")
+        return 2
+    _print_prompt(outcome.best_system_prompt)
+    return 0
+
+
+def _help(args: list[str]) -> int:
+    """Usage and every option, narrowed to the ids that `args` and its files name."""
+    flags, settings, _ = read_sources(args)
+    config_type = narrow(GEPAConfig, *named_ids(flags, settings))
+    sys.stdout.write(USAGE + "\n")
+    sys.stdout.flush()
+    try:
+        cli(config_type, args=["--help"], prog="gepa")
+    except SystemExit:
+        return 0
+    return 0
+
+
+def _log_to_stderr(verbose: bool) -> None:
+    """Our own steps at info level; the host's, a line per rollout, only with `--verbose`."""
+    setup_logging("DEBUG" if verbose else "INFO")
+    logging.getLogger(LIBRARY_LOGGER).setLevel("DEBUG" if verbose else "WARNING")
+    logging.getLogger(OWN_LOGGER).setLevel("DEBUG" if verbose else "INFO")
+    logger.setLevel("INFO")
+
+
+def _print_prompt(prompt: str) -> None:
+    sys.stdout.flush()
+    end = "\n" if sys.stdout.isatty() else ""
+    sys.stdout.buffer.write((prompt + end).encode("utf-8"))
+    sys.stdout.buffer.flush()
+
+
+def _explain(error: BaseException, args: list[str]) -> list[str]:
+    """One line per mistake."""
+    cause = error.__cause__ if isinstance(error, ConfigFileError) else error
+    if isinstance(cause, ValidationError):
+        return [_explain_setting(dict(detail), args) for detail in cause.errors()]
+    if isinstance(error, ModuleNotFoundError):
+        inner = error.__cause__
+        while inner is not None and inner.__cause__ is not None:
+            inner = inner.__cause__
+        missing = getattr(inner, "name", None)
+        if missing and repr(missing) not in str(error):
+            return [f"{error} It was found, but it imports {missing!r}, which is not installed."]
+    return [" ".join(str(error).split())]
+
+
+def _explain_setting(detail: dict[str, object], args: list[str]) -> str:
+    loc = detail["loc"]
+    assert isinstance(loc, tuple)
+    flag = "--" + ".".join(str(part) for part in loc).replace("_", "-")
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    if not loc:
+        return message
+    if detail["type"] == "extra_forbidden":
+        flags, settings, _ = read_sources(args)
+        known = _flags(narrow(GEPAConfig, *named_ids(flags, settings)))
+        near = difflib.get_close_matches(flag, known, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]}?" if near else "`gepa <taskset-id> -h` lists them all"
+        return f"{flag} (in a file: {'.'.join(map(str, loc))}) is no option: {hint}"
+    given = detail.get("input")
+    shown = "" if isinstance(given, dict | list | BaseModel) else f" (got {given!r})"
+    return f"{flag}: {message}{shown}"
+
+
+def _flags(model: type[BaseModel], prefix: str = "--") -> list[str]:
+    """Every flag of `model`, blocks included, in dotted form."""
+    flags = []
+    for name, info in model.model_fields.items():
+        flag = prefix + name.replace("_", "-")
+        flags.append(flag)
+        kind = info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            flags += _flags(kind, f"{flag}.")
+    return flags
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

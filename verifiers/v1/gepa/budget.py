@@ -1,0 +1,78 @@
+"""The rollout budget, a hard cap.
+
+A rollout is charged when it is measured in the optimize phase. A batch reserves all that it may
+charge before its first request, so however many rollouts are in flight, `charged` never exceeds
+`total`; what fails gives its reservation back.
+"""
+
+from dataclasses import dataclass, field
+
+from verifiers.v1.types import Usage
+
+
+class SearchStopped(BaseException):
+    """The search ends here, in order, with what is known; `reason` is the run's finish reason. Not
+    an `Exception`, because gepa catches those around a proposal and goes on without it."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class BudgetExhausted(SearchStopped):
+    """The next batch does not fit into what is left. `wanted` and `left` are rollouts."""
+
+    def __init__(self, wanted: int, left: int) -> None:
+        super().__init__("budget", f"the next batch needs {wanted} rollouts and {left} are left")
+        self.wanted = wanted
+        self.left = left
+
+
+@dataclass
+class Budget:
+    """Counts of a run, in rollouts."""
+
+    total: int
+    charged: int = 0
+    """Measured in the optimize phase."""
+    attempted: int = 0
+    """Episodes started, retries included."""
+    failed: int = 0
+    """Episodes that ended without a measurement."""
+    uncharged: dict[str, int] = field(default_factory=dict)
+    """Measured in the other phases, by phase."""
+    tokens: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Input and output tokens as the endpoints reported them, failed calls included, by role:
+    student, teacher, judges."""
+    _reserved: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.total - self.charged - self._reserved
+
+    def reserve(self, rollouts: int) -> None:
+        """Set `rollouts` aside. Raises `BudgetExhausted` where they don't fit."""
+        if rollouts > self.left:
+            raise BudgetExhausted(rollouts, self.left)
+        self._reserved += rollouts
+
+    def charge(self) -> None:
+        """One reserved rollout was measured."""
+        self._reserved -= 1
+        self.charged += 1
+
+    def release(self, rollouts: int) -> None:
+        """Give back reserved rollouts that were not measured."""
+        self._reserved -= rollouts
+
+    def count_uncharged(self, phase: str) -> None:
+        """One rollout of another phase was measured."""
+        self.uncharged[phase] = self.uncharged.get(phase, 0) + 1
+
+    def count_tokens(self, role: str, usage: Usage | None) -> None:
+        """Add a call's reported usage to its role."""
+        if usage is None:
+            return
+        tokens = self.tokens.setdefault(role, {"input": 0, "output": 0})
+        tokens["input"] += usage.input_tokens
+        tokens["output"] += usage.completion_tokens

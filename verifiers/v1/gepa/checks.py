@@ -1,0 +1,151 @@
+"""What can be known to be wrong before anything is spent.
+
+Each check raises `ConfigError` with one line that says what is wrong and what to do about it.
+"""
+
+import os
+import re
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import verifiers.v1 as vf
+from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.client import BaseClientConfig
+from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.dataset import Split
+from verifiers.v1.utils.loaders import harness_class
+from verifiers.v1.utils.prime import load_prime_config
+from verifiers.v1.utils.trace_store import TRACES_FILE
+
+SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+
+LOCAL_HINT = (
+    "run it in this process with --local, or choose --agent.runtime.type "
+    "subprocess, docker, podman, apptainer, modal or e2b"
+)
+
+
+class ConfigError(ValueError):
+    """The run can't start as it is configured."""
+
+
+def check_single_agent(config: GEPAConfig) -> None:
+    """Several agents share one task but not one prompt, so there is nothing to optimize yet."""
+    env_class = vf.environment_class(config.taskset.id, config.id)
+    if not issubclass(env_class, vf.SingleAgentEnv):
+        roles = ", ".join(agent_config_fields(config)) or "none"
+        raise ConfigError(
+            f"{config.env_id!r} runs {env_class.__name__}, a multi-agent env (agents: {roles}): "
+            "only an env with one agent has the one system prompt that is optimized here"
+        )
+
+
+def check_credentials(config: GEPAConfig) -> None:
+    """A remote runtime without an account fails in every rollout, one by one."""
+    for name, agent in agent_config_fields(config).items():
+        kind = agent.runtime.type
+        if kind == "prime":
+            known = os.environ.get("PRIME_API_KEY") or load_prime_config().get("api_key")
+            need = "run `prime login` or set PRIME_API_KEY"
+        elif kind == "e2b":
+            known, need = os.environ.get("E2B_API_KEY"), "set E2B_API_KEY"
+        elif kind == "modal":
+            known = os.environ.get("MODAL_TOKEN_ID") or (Path.home() / ".modal.toml").exists()
+            need = "run `modal token new` or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
+        else:
+            continue
+        if not known:
+            raise ConfigError(
+                f"agent {name!r} runs in a {kind} sandbox and no {kind} account is set up: "
+                f"{need}; or {LOCAL_HINT}"
+            )
+
+
+def check_secrets(config: GEPAConfig) -> None:
+    """The config and every trace are written to files, with the clients' headers and URLs."""
+    clients: dict[str, BaseClientConfig | None] = {
+        "client": config.client,
+        "reflection-client": config.reflection_client,
+    }
+    for name, agent in agent_config_fields(config).items():
+        clients[f"{name}.client"] = agent.client
+    for flag, client in clients.items():
+        if client is None:
+            continue
+        for header in client.headers:
+            if SECRET_HEADER.search(header):
+                raise ConfigError(
+                    f"--{flag}.headers holds {header!r}, whose value would be written to the run's "
+                    "files: put it into an environment variable and name that with "
+                    f"--{flag}.headers-from-env"
+                )
+        if urlsplit(client.base_url).password:
+            raise ConfigError(
+                f"--{flag}.base-url holds a password, which would be written to the run's files: "
+                f"send it as a header named in --{flag}.headers-from-env"
+            )
+
+
+def check_delivery(config: GEPAConfig, split: Split) -> list[str]:
+    """Warnings about harnesses that don't hand the system prompt on as one. Raises `ConfigError`
+    where such a harness can't run the tasks at all."""
+    warnings = []
+    for name, harness in config.agent_harnesses().items():
+        if harness_class(harness.id).APPENDS_SYSTEM_PROMPT:
+            continue
+        if any(not isinstance(task.data.prompt, str) for task in split.tasks):
+            raise ConfigError(
+                f"harness {harness.id!r} of agent {name!r} takes no system prompt, and can't fold "
+                "one into prompts that are lists of messages: choose another harness"
+            )
+        warnings.append(
+            f"harness {harness.id!r} of agent {name!r} takes no system prompt: the candidate is put "
+            "in front of the user's message instead, and that is what was optimized"
+        )
+    return warnings
+
+
+def check_budget(config: GEPAConfig, split: Split) -> str:
+    """What the budget buys, in words. Raises `ConfigError` where it can't pay for the seed prompt's
+    val pass, or, unless `allow_small_budget`, for one full proposal after it."""
+    budget, val = config.max_total_rollouts, len(split.val)
+    minibatch = min(config.reflection_minibatch_size, len(split.train))
+    proposal = 2 * minibatch
+    least = val + proposal + val
+    terms = f"{val} for the seed prompt's val pass, {proposal} for a proposal, {val} for its val pass"
+    if budget < val:
+        raise ConfigError(
+            f"--max-total-rollouts {budget} can't pay for the seed prompt's val pass ({val} "
+            "rollouts): raise it or lower --num-val"
+        )
+    if budget < least and not config.allow_small_budget:
+        raise ConfigError(
+            f"--max-total-rollouts {budget} can't pay for one accepted proposal ({least} rollouts: "
+            f"{terms}): raise it, lower --num-val, or insist with --allow-small-budget"
+        )
+    left = budget - val
+    return (
+        f"budget: {budget} rollouts = {val} for the seed prompt's val pass + {left} for "
+        f"{left // (proposal + val)} proposals if all are accepted ({proposal + val} each), "
+        f"{left // proposal} if none is ({proposal} each)"
+    )
+
+
+def check_run_dir(config: GEPAConfig) -> None:
+    """A run directory is never silently written over. Raises `ConfigError`."""
+    run_dir = config.run_dir
+    if not config.save_results or not run_dir.exists():
+        return
+    if not run_dir.is_dir():
+        raise ConfigError(f"{run_dir} is not a directory: pick another --run.name")
+    used = any((run_dir / name).exists() for name in (TRACES_FILE, "result.json"))
+    if not used:
+        return
+    if not config.clean:
+        raise ConfigError(
+            f"{run_dir} already holds the results of a run: pick another --run.name, or delete it "
+            "with --clean"
+        )
+    outer, inner = config.output_dir.resolve(), run_dir.resolve()
+    if inner == outer or not inner.is_relative_to(outer):
+        raise ConfigError("--clean deletes only a directory below --output-dir")

@@ -1,0 +1,262 @@
+"""`GEPAConfig`: everything that a run can be told.
+
+The config *is* the environment's config (it inherits `EnvConfig`), narrowed to the class of the env
+that the ids name, so `--taskset.*` and `--agent.*` are typed and show in `-h`, and the object can
+be handed to `load_environment` as it is. Wherever the settings come from (flags, a file, Python),
+they are settled here in one place: an `[env]` block means the same as the flat keys, environment
+variables fill what nothing else set, and the ids choose the class.
+"""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+from uuid import uuid4
+
+from pydantic import AliasChoices, Field, create_model, field_validator, model_validator
+from pydantic_config import BaseConfig
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+import verifiers.v1 as vf
+from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.runtimes import PrimeConfig, SubprocessConfig
+from verifiers.v1.types import SamplingConfig
+from verifiers.v1.utils.texts import is_text
+
+
+class EnvironmentVariables(BaseSettings):
+    """What a run reads from the environment. Flags win over files, files over these."""
+
+    model_config = SettingsConfigDict(env_ignore_empty=True)
+
+    task_endpoints: Annotated[list[str], NoDecode] = []
+    """`TASK_ENDPOINTS`: base URLs of the task model's replicas, comma separated."""
+    vllm_base_url: str | None = None
+    """`VLLM_BASE_URL`: the task model's base URL where `TASK_ENDPOINTS` is not set."""
+    reflection_model_base_url: str | None = None
+    """`REFLECTION_MODEL_BASE_URL`: the teacher's base URL."""
+    reflection_model_id: str | None = None
+    """`REFLECTION_MODEL_ID`: the teacher's model id."""
+
+    @field_validator("task_endpoints", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            return [url for part in value.split(",") if (url := part.strip())]
+        return value
+
+
+class RunConfig(BaseConfig):
+    """The run's name and where it writes."""
+
+    name: str | None = None
+    """Run name. Made up as `<taskset>--<model>--<harness>--<short id>` when unset."""
+    dir: str | None = None
+    """Directory of the run below `output_dir`. Defaults to `run.name`."""
+
+
+class GEPAConfig(vf.EnvConfig):
+    """One GEPA run: the environment, the models, the split, the budget."""
+
+    narrowed: ClassVar[bool] = False
+    """Whether this is the class made for one env (see `narrow`)."""
+
+    model: str = Field("deepseek/deepseek-v4-flash", validation_alias=AliasChoices("model", "m"))
+    """Model id of the student: the agent whose system prompt is optimized."""
+    client: vf.EvalClientConfig = vf.EvalClientConfig()
+    """Endpoint of the student."""
+    task_endpoints: list[str] = Field(default_factory=list)
+    """Base URLs of several replicas of the student's endpoint; each rollout stays on one."""
+    sampling: SamplingConfig = SamplingConfig()
+    """Sampling of the student."""
+    reflection_model: str | None = None
+    """Model id of the teacher, which reads traces and proposes prompts. None = `model`."""
+    reflection_client: vf.EvalClientConfig | None = None
+    """Endpoint of the teacher. None = the student's."""
+    reflection_sampling: SamplingConfig = SamplingConfig()
+    """Sampling of the teacher; only what is set here is sent."""
+
+    select: vf.SelectCLIConfig = vf.SelectCLIConfig()
+    """Which of the taskset's tasks are used (`-n` limits, `-s` shuffles)."""
+    num_train: int = Field(100, ge=1)
+    """Tasks that the teacher's minibatches are drawn from."""
+    num_val: int = Field(50, ge=1)
+    """Tasks that every accepted prompt is scored on."""
+    num_test: int = Field(50, ge=0)
+    """Tasks set aside: nothing reads them during the search."""
+    seed: int = 0
+    """Seed of the search (which prompt is mutated, on which tasks). The split doesn't depend on
+    it."""
+
+    max_total_rollouts: int = Field(500, ge=1)
+    """Rollouts that the search may spend, a hard cap."""
+    allow_small_budget: bool = False
+    """Run even where the budget can't pay for the seed prompt's val pass and one full proposal."""
+    reflection_minibatch_size: int = Field(3, ge=1)
+    """Train tasks per proposal: run with the parent, shown to the teacher, run with the child."""
+    reflection_columns: list[str] = Field(default_factory=list)
+    """Extra fields to show the teacher: keys of a trace's `info`, else fields of the task."""
+    initial_prompt: str | None = None
+    """System prompt to start from. None = the one that all tasks carry."""
+    max_attempts: int = Field(4, ge=1)
+    """Attempts per rollout and per teacher call, where the failure may pass."""
+
+    max_concurrent: int | None = Field(
+        128, ge=1, validation_alias=AliasChoices("max_concurrent", "c")
+    )
+    """Rollouts in flight at once. None = no limit."""
+    local: bool = False
+    """Run every agent that names no harness and no runtime as a plain chat in this process
+    (`direct-chat` in the subprocess runtime) instead of the host's default, a bash agent in a
+    remote Prime sandbox."""
+    run: RunConfig = RunConfig()
+    """Run identity."""
+    output_dir: Path = Field(Path("outputs"), validation_alias=AliasChoices("output_dir", "o"))
+    """Directory that groups runs; the run writes to `output_dir / run.dir`."""
+    save_results: bool = True
+    """Write the run directory. Without it the prompt is only printed and returned."""
+    verbose: bool = Field(False, validation_alias=AliasChoices("verbose", "v"))
+    """Log at debug level."""
+    dry_run: bool = Field(False, exclude=True)
+    """Check everything and write the resolved config, send nothing."""
+    clean: bool = Field(False, exclude=True)
+    """Delete the run directory first if it holds an earlier run."""
+
+    def __new__(cls, *args: Any, **data: Any) -> Self:
+        return super().__new__(cls if cls.narrowed else narrow(cls, *env_ids(data)))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _settle(cls, data: Any, handler: Callable[[Any], Self]) -> Self:
+        if not isinstance(data, dict):
+            return handler(data)
+        data = with_environment(fold_env(data))
+        if cls.narrowed:
+            return handler(data)
+        return narrow(cls, *env_ids(data)).model_validate(data)
+
+    @field_validator("initial_prompt")
+    @classmethod
+    def _storable(cls, value: str | None) -> str | None:
+        if value is not None and not is_text(value):
+            raise ValueError("the prompt holds a lone surrogate, which has no UTF-8 form")
+        return value
+
+    @model_validator(mode="after")
+    def _seat_locally(self) -> Self:
+        if self.local:
+            for name, agent in agent_config_fields(self).items():
+                if agent.harness is None and agent.runtime == PrimeConfig():
+                    harness = vf.harness_config_type("direct-chat")(id="direct-chat")
+                    seat = {"harness": harness, "runtime": SubprocessConfig()}
+                    setattr(self, name, agent.model_copy(update=seat))
+        return self
+
+    @model_validator(mode="after")
+    def _name_run(self) -> Self:
+        if self.run.name is None:
+            harness = "+".join(dict.fromkeys(h.name for h in self.agent_harnesses().values()))
+            parts = [self.env_id or "no-taskset", self.model, harness, uuid4().hex[:8]]
+            self.run.name = "--".join(parts).replace("/", "--").lower()
+        if self.run.dir is None:
+            self.run.dir = self.run.name
+        return self
+
+    @property
+    def run_dir(self) -> Path:
+        """Where the run writes."""
+        assert self.run.dir is not None
+        return self.output_dir / self.run.dir
+
+    @property
+    def endpoints(self) -> list[vf.EvalClientConfig]:
+        """The student's endpoints, one per replica."""
+        urls = self.task_endpoints or [self.client.base_url]
+        return [self.client.model_copy(update={"base_url": url}) for url in urls]
+
+    @property
+    def teacher(self) -> tuple[str, vf.EvalClientConfig]:
+        """Model id and endpoint of the teacher."""
+        return self.reflection_model or self.model, self.reflection_client or self.client
+
+
+def env_ids(data: dict[str, Any]) -> tuple[str, str]:
+    """The taskset id and env id that raw settings name, flat or in an `env` block."""
+    flat = fold_env(data)
+    taskset = flat.get("taskset")
+    ident = taskset.get("id") if isinstance(taskset, dict) else getattr(taskset, "id", "")
+    return str(ident or ""), str(flat.get("id") or "")
+
+
+@functools.cache
+def narrow(base: type[GEPAConfig], taskset_id: str, env_id: str) -> type[GEPAConfig]:
+    """`base` with the fields of the env that the ids name (the single-agent env where they name
+    none) and the taskset's own options. Raises what the host's loaders raise for an unknown id."""
+    env_type = vf.env_config_type(taskset_id, env_id)
+    own = set(GEPAConfig.model_fields) - set(vf.EnvConfig.model_fields)
+    if clash := own & set(env_type.model_fields):
+        raise ValueError(
+            f"{env_type.__name__} has fields of the same name as a run's: {', '.join(sorted(clash))}"
+        )
+    fields: dict[str, Any] = {}
+    if taskset_id:
+        taskset_type = vf.taskset_config_type(taskset_id)
+        fields["taskset"] = (taskset_type, taskset_type(id=taskset_id))
+    if env_id:
+        fields["id"] = (str, env_id)
+    made = create_model(base.__name__, __base__=(base, env_type), __module__=__name__, **fields)
+    made.narrowed = True
+    return made
+
+
+def fold_env(data: dict[str, Any]) -> dict[str, Any]:
+    """Raw settings with their `env` block merged into the flat keys. Raises `ValueError` where one
+    setting is given both ways with different values."""
+    if data.get("env") is None:
+        return {key: value for key, value in data.items() if key != "env"}
+    block = data["env"]
+    if isinstance(block, vf.EnvConfig):
+        block = block.model_dump(exclude_unset=True)
+    if not isinstance(block, dict):
+        raise ValueError("env must be a block of settings")  # noqa: TRY004 - pydantic's contract
+    flat = {key: value for key, value in data.items() if key != "env"}
+    return _merge(flat, block, ())
+
+
+def _merge(flat: dict[str, Any], block: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    merged = dict(flat)
+    for key, value in block.items():
+        here = (*path, key)
+        if key not in merged:
+            merged[key] = value
+        elif isinstance(value, dict) and isinstance(merged[key], dict):
+            merged[key] = _merge(merged[key], value, here)
+        elif merged[key] != value:
+            name = ".".join(here)
+            raise ValueError(
+                f"{name} is set twice, with different values: {merged[key]!r} as {name} and "
+                f"{value!r} as env.{name}; drop one"
+            )
+    return merged
+
+
+def with_environment(data: dict[str, Any]) -> dict[str, Any]:
+    """Raw settings with what the environment variables add: an endpoint or teacher that nothing
+    else set."""
+    env = EnvironmentVariables()
+    data = dict(data)
+    urls = env.task_endpoints or ([env.vllm_base_url] if env.vllm_base_url else [])
+    if urls and not data.get("task_endpoints") and _sets_no(data.get("client"), "base_url"):
+        data["client"] = {**(data.get("client") or {}), "base_url": urls[0]}
+        if len(urls) > 1:
+            data["task_endpoints"] = urls
+    url = env.reflection_model_base_url
+    if url and _sets_no(data.get("reflection_client"), "base_url"):
+        data["reflection_client"] = {**(data.get("reflection_client") or {}), "base_url": url}
+    if env.reflection_model_id and data.get("reflection_model") is None:
+        data["reflection_model"] = env.reflection_model_id
+    return data
+
+
+def _sets_no(block: Any, key: str) -> bool:
+    return block is None or (isinstance(block, dict) and block.get(key) is None)

@@ -1,0 +1,169 @@
+"""Which tasks a run trains on, selects on and reports on, and the prompt that it starts from.
+
+The split is taken from the selected tasks in order: train, then val, then test. It does not depend
+on the seed, so runs with several seeds compare on the same tasks. No task is in two of the three,
+not even as a copy under another index: a copy of a train task in val would reward a prompt for
+having seen the answer.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.task import Task
+from verifiers.v1.taskset import Taskset
+
+NAMES = ("train", "val", "test")
+SHARES = (2, 1, 1)
+"""How a taskset that is smaller than the defaults is divided: 50 / 25 / 25 %."""
+
+READ_AHEAD = 10
+"""An infinite taskset is read to at most this many times what the split needs: one that repeats
+itself would otherwise never yield enough distinct tasks."""
+
+
+class SplitError(ValueError):
+    """The tasks can't be split as asked, or give no prompt to start from."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """The tasks of a run by part, and what there is to say about how they were chosen."""
+
+    train: list[Task]
+    val: list[Task]
+    test: list[Task]
+    duplicates: dict[int, int] = field(default_factory=dict)
+    """Tasks left out because an earlier one has the same content: their index -> its index."""
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def tasks(self) -> list[Task]:
+        return [*self.train, *self.val, *self.test]
+
+    def record(self) -> dict[str, Any]:
+        """The split as `splits.json` holds it: index, id and content hash of every task."""
+        parts = {
+            name: [
+                {"idx": task.data.idx, "id": task.data.id, "hash": content_hash(task)}
+                for task in getattr(self, name)
+            ]
+            for name in NAMES
+        }
+        duplicates = [{"idx": idx, "same_as": first} for idx, first in self.duplicates.items()]
+        return {**parts, "duplicates": duplicates}
+
+
+def content_hash(task: Task) -> str:
+    """SHA-256 of what the task is: its data without its position (which differs between copies)
+    and without its system prompt (which the candidate replaces)."""
+    data = task.data.model_dump(mode="json", exclude_none=True, exclude={"idx", "system_prompt"})
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+
+def split_tasks(taskset: Taskset, config: GEPAConfig) -> Split:
+    """Select and split the taskset's tasks, reading no further than the split needs. Raises
+    `SplitError` with the numbers where there are too few."""
+    sizes = {name: getattr(config, f"num_{name}") for name in NAMES}
+    need = sum(sizes.values())
+    view = taskset.select(config.select)
+    tasks, duplicates = _distinct(view, need, None if view.bounded else need * READ_AHEAD)
+    notes = []
+    if duplicates:
+        notes.append(
+            f"{len(duplicates)} tasks repeat another one's content and were left out "
+            "(listed in splits.json)"
+        )
+    if len(tasks) < need:
+        explicit = {name for name in NAMES if f"num_{name}" in config.model_fields_set}
+        shrunk = _shrink(sizes, explicit, len(tasks))
+        if shrunk is None:
+            raise SplitError(_too_few(sizes, explicit, len(tasks), duplicates))
+        sizes = shrunk
+        numbers = ", ".join(f"{sizes[name]} {name}" for name in NAMES)
+        notes.append(f"the selection holds {len(tasks)} distinct tasks: split into {numbers}")
+    val_start = sizes["train"]
+    test_start = val_start + sizes["val"]
+    return Split(
+        train=tasks[:val_start],
+        val=tasks[val_start:test_start],
+        test=tasks[test_start : test_start + sizes["test"]],
+        duplicates=duplicates,
+        notes=notes,
+    )
+
+
+def _distinct(
+    stream: Iterable[Task], need: int, limit: int | None
+) -> tuple[list[Task], dict[int, int]]:
+    """The first `need` tasks of `stream` with distinct content, and the copies among them:
+    index -> index of the first."""
+    first: dict[str, Task] = {}
+    duplicates: dict[int, int] = {}
+    for task in islice(stream, limit):
+        original = first.setdefault(content_hash(task), task)
+        if original is not task:
+            duplicates[_idx(task)] = _idx(original)
+        elif len(first) == need:
+            break
+    return list(first.values()), duplicates
+
+
+def _idx(task: Task) -> int:
+    assert task.data.idx is not None  # iterating a taskset sets it
+    return task.data.idx
+
+
+def _shrink(asked: dict[str, int], explicit: set[str], tasks: int) -> dict[str, int] | None:
+    """Sizes that `tasks` tasks can fill: the explicit ones as they are, the others sharing what is
+    left by `SHARES`, never above their defaults. None where that leaves train or val empty."""
+    left = tasks - sum(asked[name] for name in explicit)
+    open_parts = [name for name in NAMES if name not in explicit]
+    if left < 0 or not open_parts:
+        return None
+    sizes = dict(asked)
+    shares = dict(zip(NAMES, SHARES, strict=True))
+    for position, name in enumerate(open_parts):
+        rest = open_parts[position:]
+        share = left * shares[name] / sum(shares[other] for other in rest)
+        sizes[name] = min(asked[name], max(round(share), int(name != "test")), left)
+        left -= sizes[name]
+    return sizes if sizes["train"] and sizes["val"] else None
+
+
+def _too_few(
+    asked: dict[str, int], explicit: set[str], tasks: int, duplicates: dict[int, int]
+) -> str:
+    numbers = " + ".join(f"{asked[name]} {name}" for name in NAMES if name in explicit)
+    wanted = numbers or "at least 1 train + 1 val"
+    copies = f" (after leaving out {len(duplicates)} copies)" if duplicates else ""
+    return (
+        f"the selection has {tasks} tasks{copies}, which can't fill {wanted}: lower --num-train, "
+        "--num-val or --num-test, or select more tasks"
+    )
+
+
+def seed_prompt(tasks: list[Task], config: GEPAConfig) -> str:
+    """The prompt that the search starts from: `initial_prompt`, else the one system prompt that
+    all tasks share. Raises `SplitError` where there is none or more than one."""
+    if config.initial_prompt is not None:
+        return config.initial_prompt
+    prompts = {task.data.system_prompt for task in tasks}
+    if len(prompts) > 1:
+        counted = len(prompts - {None})
+        kinds = f"{counted} different system prompts" + (" and none" if None in prompts else "")
+        raise SplitError(
+            f"the selected tasks carry {kinds}, so there is no single prompt to optimize: give one "
+            "with --initial-prompt TEXT or --taskset.system-prompt FILE"
+        )
+    prompt = prompts.pop()
+    if prompt is None:
+        raise SplitError(
+            "the tasks carry no system prompt to start from: give one with --initial-prompt TEXT "
+            "or --taskset.system-prompt FILE"
+        )
+    return prompt

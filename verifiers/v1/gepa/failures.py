@@ -1,0 +1,156 @@
+"""Whose fault a failed episode is.
+
+A score is a measurement. verifiers reads a reward of 0 for an episode that the provider never
+answered, so the number alone never tells a fault from a bad answer: `judge_episode` looks at what
+the episode recorded and says *measured* (the model did this), *transient* (trying again may help)
+or *permanent* (trying again can't), with the cause in words. `judge_error` does the same for an
+exception of the teacher's client.
+"""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import httpx
+import openai
+
+from verifiers.v1.episode import Episode
+from verifiers.v1.trace import Error, Trace
+
+Kind = Literal["measured", "transient", "permanent"]
+
+PERMANENT_STATUS = frozenset({401, 402, 403, 404})
+TRANSIENT_STATUS = frozenset({408, 409, 429})
+CONTEXT_STATUS = frozenset({400, 413})
+
+QUOTA = re.compile(
+    r"insufficient_quota|exceeded your (current )?quota|billing|payment required|"
+    r"insufficient (funds|balance|credits?)|credit balance|out of credits",
+    re.IGNORECASE,
+)
+"""Providers say with 429 or 403 both "too fast" and "no money left"; only the text tells."""
+
+CONTENT_FILTER = re.compile(r"content[_ ]?(filter|policy|management)|safety", re.IGNORECASE)
+CONTEXT_LENGTH = re.compile(
+    r"context[_ ]length|context window|maximum context|prompt is too long|"
+    r"request_too_large|entity too large|too many tokens|maximum number of tokens|"
+    r"reduce the length of the messages|maximum prompt length",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What an episode or a call was worth. `scored` is false for a measured failure that never
+    reached the rewards (a prompt that the provider's content filter refused): it is as bad as
+    anything measured, not 0, which on some scales is the best score there is."""
+
+    kind: Kind
+    cause: str = ""
+    status: int | None = None
+    scored: bool = True
+
+
+MEASURED = Verdict("measured")
+
+
+class Fault(BaseException):
+    """The run can't go on: a permanent fault, or one that outlived its retries. Not an
+    `Exception`, because gepa catches those around a proposal and goes on without it."""
+
+
+def judge_episode(episode: Episode) -> Verdict:
+    """The verdict on a finished episode. Pure; never raises."""
+    if not episode.traces:
+        cause = _words(episode.errors) or "the episode ended without a trace"
+        return Verdict("transient", cause)
+    for trace in episode.traces:
+        verdict = _judge_trace(trace)
+        if verdict is not MEASURED:
+            return verdict
+    if not episode.ok:
+        return Verdict("transient", _words(episode.errors) or "the episode failed")
+    return MEASURED
+
+
+def _judge_trace(trace: Trace) -> Verdict:
+    if not trace.ok:
+        return _judge_recorded(trace.errors)
+    if trace.stop_condition in ("setup_timeout", "finalize_timeout", "scoring_timeout"):
+        return Verdict("transient", f"the {trace.stop_condition.removesuffix('_timeout')} timed out")
+    answered = any(call.error is None for call in trace.calls)
+    if not answered and not _overflowed(trace):
+        if trace.stop_condition == "agent_timeout":
+            return Verdict("transient", "the rollout timed out before any model call was answered")
+        if trace.calls:
+            return _judge_recorded([call.error for call in trace.calls if call.error])
+        if trace.stop_condition == "agent_completed":
+            return Verdict("transient", "the harness ended without a model call")
+    return _judge_rewards(trace)
+
+
+def _judge_rewards(trace: Trace) -> Verdict:
+    if not trace.rewards:
+        return Verdict("transient", "no reward was recorded: the task defines none")
+    for name, reward in trace.rewards.items():
+        if reward is None:
+            return Verdict("transient", f"the reward {name!r} is missing")
+        if not math.isfinite(reward.value):
+            return Verdict("transient", f"the reward {name!r} is {reward.value}")
+    return MEASURED
+
+
+def _overflowed(trace: Trace) -> bool:
+    """A prompt longer than the context window leaves no error on the trace, only on its call."""
+    error = trace.calls[-1].error if trace.calls else None
+    return error is not None and _is_overflow(error.status_code, error.message)
+
+
+def _is_overflow(status: int | None, message: str) -> bool:
+    return status in CONTEXT_STATUS and CONTEXT_LENGTH.search(message) is not None
+
+
+def _judge_recorded(errors: Sequence[Error]) -> Verdict:
+    if not errors:
+        return Verdict("transient", "the rollout failed without a recorded error")
+    error = errors[-1]
+    if error.type != "ProviderError":
+        return Verdict("transient", _words([error]))
+    return judge_status(error.status_code, error.message)
+
+
+def judge_status(status: int | None, message: str) -> Verdict:
+    """The verdict on a provider's refusal, by HTTP status and text."""
+    cause = f"{status or 'error'}: {_one_line(message)}"
+    if QUOTA.search(message) and status in (400, 402, 403, 429):
+        return Verdict("permanent", cause, status)
+    if _is_overflow(status, message):
+        return Verdict("measured", cause, status, scored=False)
+    if status == 400 and CONTENT_FILTER.search(message):
+        return Verdict("measured", cause, status, scored=False)
+    if status in PERMANENT_STATUS:
+        return Verdict("permanent", cause, status)
+    if status is None or status in TRANSIENT_STATUS or status >= 500:
+        return Verdict("transient", cause, status)
+    return Verdict("permanent", cause, status)
+
+
+def judge_error(error: Exception) -> Verdict:
+    """The verdict on an exception of a model call made by us (the teacher's)."""
+    if isinstance(error, openai.APIStatusError):
+        return judge_status(error.status_code, str(error))
+    if isinstance(error, openai.APIConnectionError | httpx.TransportError | OSError):
+        cause = error.__cause__ or error
+        return Verdict("transient", f"{type(cause).__name__}: {_one_line(str(cause))}")
+    return Verdict("transient", f"{type(error).__name__}: {_one_line(str(error))}")
+
+
+def _words(errors: Sequence[Error]) -> str:
+    return f"{errors[-1].type}: {_one_line(errors[-1].message)}" if errors else ""
+
+
+def _one_line(text: str, limit: int = 300) -> str:
+    flat = " ".join(text.split()) or "no message"
+    return flat if len(flat) <= limit else f"{flat[:limit]}..."

@@ -1,0 +1,101 @@
+"""What a run shows and keeps while it goes.
+
+gepa reports its steps to a callback object. This one logs a line per step and keeps gepa's state,
+so that a run that is cut short still knows its candidates, and writes gepa's own files
+(`candidates.json`, `run_log.json`, `candidate_tree.html`) itself: given a run directory, gepa would
+also write a pickle there, load it from there, and write HTML in the locale's encoding.
+"""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from gepa.core.callbacks import (
+    CandidateAcceptedEvent,
+    CandidateRejectedEvent,
+    IterationStartEvent,
+    OptimizationEndEvent,
+    ValsetEvaluatedEvent,
+)
+from gepa.core.state import GEPAState
+from gepa.visualization import candidate_tree_html
+
+from verifiers.v1.gepa.budget import Budget
+from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.utils.texts import write_text
+
+logger = logging.getLogger(__name__)
+
+CANDIDATES_FILE = "candidates.json"
+RUN_LOG_FILE = "run_log.json"
+TREE_FILE = "candidate_tree.html"
+
+
+class GEPALog:
+    """gepa's own log lines, which repeat whole prompts: for `--verbose`."""
+
+    def log(self, message: str) -> None:
+        logger.debug("gepa: %s", message)
+
+
+class Progress:
+    """gepa's callback object for one run."""
+
+    def __init__(self, budget: Budget, run_dir: Path | None) -> None:
+        self.state: GEPAState[str, int] | None = None
+        self.seed_val_mean: float | None = None
+        self.accepted = 0
+        self.rejected = 0
+        self._budget = budget
+        self._run_dir = run_dir
+
+    def on_iteration_start(self, event: IterationStartEvent) -> None:
+        self.state = event["state"]
+
+    def on_optimization_end(self, event: OptimizationEndEvent) -> None:
+        self.state = event["final_state"]
+
+    def on_valset_evaluated(self, event: ValsetEvaluatedEvent) -> None:
+        mean, index = event["average_score"], event["candidate_idx"]
+        if index == 0:
+            self.seed_val_mean = mean
+            self._log("seed prompt: val mean %.4f over %d tasks", mean, event["total_valset_size"])
+            return
+        best = ", the best so far" if event["is_best_program"] else ""
+        self._log("prompt %d: val mean %.4f%s", index, mean, best)
+
+    def on_candidate_accepted(self, event: CandidateAcceptedEvent) -> None:
+        self.accepted += 1
+        self.write_files()
+
+    def on_candidate_rejected(self, event: CandidateRejectedEvent) -> None:
+        self.rejected += 1
+        self._log(
+            "proposal rejected: minibatch sum %.4f, its parent's %.4f",
+            event["new_score"],
+            event["old_score"],
+        )
+
+    def write_files(self) -> None:
+        """Write gepa's files for the state as it is. Raises `Fault` where the disk refuses."""
+        if self._run_dir is None or self.state is None:
+            return
+        texts = {
+            CANDIDATES_FILE: _json(self.state.program_candidates),
+            RUN_LOG_FILE: _json(self.state.full_program_trace),
+            TREE_FILE: candidate_tree_html(self.state),
+        }
+        try:
+            for name, text in texts.items():
+                write_text(self._run_dir / name, text)
+        except OSError as error:
+            raise Fault(f"the run directory could not be written: {error}") from error
+
+    def _log(self, message: str, *values: object) -> None:
+        spent = f"[{self._budget.charged}/{self._budget.total} rollouts] "
+        logger.info(spent + message, *values)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, default=lambda other: sorted(other))

@@ -1,0 +1,101 @@
+"""From a teacher's reply to the text of a new prompt, or the reason why it holds none.
+
+The teacher is asked to end its reply with the whole new prompt in one fenced block. The rule:
+
+- Reasoning goes first: a `<think>` block that opens before the first fence is dropped, up to its
+  `</think>`; one that never closes means that the reply was cut off. A `</think>` before the first
+  fence without an opening tag (some chat templates eat it) ends the reasoning as well.
+- A fence is a line of three or more backticks or tildes, indented by at most three blanks; after an
+  opening fence there may be a language tag. A block closes at the next bare fence of the same
+  character that is at least as long as the opening one. Shorter fences inside it, and fences of the
+  other character, are text; a fence as long as the opening one *with* a tag opens a block inside
+  the block, which the next bare fence closes.
+- The proposal is the text of the last block, byte for byte between the two fence lines. Text before
+  and after the block is commentary; earlier blocks are quotations and drafts.
+- No block, a last block that is not closed, a block of blanks, or a reply that the endpoint says it
+  cut off (finish reason "length") or filtered is no proposal, and neither is a text that is not
+  valid Unicode.
+"""
+
+import re
+from dataclasses import dataclass
+
+from verifiers.v1.utils.texts import is_text
+
+FENCE = re.compile(r"^ {0,3}(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[^`\r\n]*?)[ \t]*\r?$", re.MULTILINE)
+OPEN_THINK = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
+CLOSE_THINK = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class NoProposal:
+    """Why a reply is not a candidate."""
+
+    reason: str
+
+
+def extract_prompt(reply: str | None, finish_reason: str | None = None) -> str | NoProposal:
+    """The new prompt that `reply` holds, by the rule of this module."""
+    if finish_reason == "length":
+        return NoProposal("the reply was cut off at the token limit")
+    if finish_reason == "content_filter":
+        return NoProposal("the reply was cut off by a content filter")
+    if reply is None or not reply.strip():
+        return NoProposal("the reply is empty")
+    answer = _without_reasoning(reply)
+    if answer is None:
+        return NoProposal("the reply ends inside its reasoning")
+    text = _last_block(answer)
+    if isinstance(text, NoProposal):
+        return text
+    if not text.strip():
+        return NoProposal("the fenced block is empty")
+    if not is_text(text):
+        return NoProposal("the proposed text is not valid Unicode")
+    return text
+
+
+def _without_reasoning(reply: str) -> str | None:
+    """`reply` after its reasoning, None where the reasoning does not end."""
+    while True:
+        fence = FENCE.search(reply)
+        opening = OPEN_THINK.search(reply)
+        closing = CLOSE_THINK.search(reply)
+        limit = fence.start() if fence else len(reply)
+        if opening and opening.start() < limit:
+            closing = CLOSE_THINK.search(reply, opening.end())
+            if closing is None:
+                return None
+        elif closing is None or closing.start() >= limit:
+            return reply
+        reply = reply[closing.end() :]
+
+
+def _last_block(answer: str) -> str | NoProposal:
+    block: str | NoProposal = NoProposal("the reply holds no fenced block")
+    opening: re.Match[str] | None = None
+    inner = 0
+    for fence in FENCE.finditer(answer):
+        mark, tag = fence["mark"], fence["tag"]
+        if opening is None:
+            opening, inner = fence, 0
+        elif mark[0] != opening["mark"][0] or len(mark) < len(opening["mark"]):
+            continue
+        elif tag:
+            inner += 1
+        elif inner:
+            inner -= 1
+        else:
+            block = _between(answer, opening, fence)
+            opening = None
+    if opening is not None:
+        return NoProposal("the fenced block is not closed: the reply was cut off")
+    return block
+
+
+def _between(answer: str, opening: re.Match[str], closing: re.Match[str]) -> str:
+    text = answer[opening.end() + 1 : closing.start()]
+    for line_end in ("\r\n", "\n"):
+        if text.endswith(line_end):
+            return text[: -len(line_end)]
+    return text

@@ -1,0 +1,258 @@
+"""The teacher: reads the records of a minibatch and proposes a new prompt.
+
+It goes through the host's `Judge`, so that endpoint, key, headers and billing resolve as they do
+for rollouts. `Judge.complete` opens an HTTP client per call and keeps the finish reason to itself,
+and a reply that was cut off must not become a prompt; so `Teacher` asks through the host's client
+builder directly, with one client for the whole run. gepa gets it as a batch reflection strategy:
+all proposals of an iteration are one gather on the run's loop.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gepa.proposer.reflective_mutation.reflection_lm import ReflectionJob, ReflectionProposal
+from openai import APIStatusError, AsyncOpenAI
+from openai.types.chat import ChatCompletion
+
+from verifiers.v1.clients.base import build_async_openai
+from verifiers.v1.configs.judge import JudgeConfig
+from verifiers.v1.gepa.adapter import COMPONENT
+from verifiers.v1.gepa.budget import Budget, SearchStopped
+from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.failures import MEASURED, Fault, Verdict, judge_error
+from verifiers.v1.gepa.journal import REFLECTIONS_FILE, Journal, prompt_digest
+from verifiers.v1.gepa.proposals import NoProposal, extract_prompt
+from verifiers.v1.gepa.records import render_records
+from verifiers.v1.gepa.retries import retry_policy
+from verifiers.v1.judge import Judge
+from verifiers.v1.types import Usage
+from verifiers.v1.utils.drive import Drive
+
+logger = logging.getLogger(__name__)
+
+TEMPLATE = """\
+You improve the system prompt of an assistant. Below are the prompt as it is now and examples of what
+the assistant did with it: the input it got, the conversation, how it was scored, and, where there
+is any, feedback on what was right or wrong.
+
+The current system prompt:
+<current_prompt>
+{current_prompt}
+</current_prompt>
+
+The examples:
+<examples>
+{examples}
+</examples>
+
+Find out what the task really asks for and where the current prompt lets the assistant down. Take from
+the feedback every rule, fact, format and convention that the assistant could not have known, and
+state it in the new prompt so that it holds for inputs that you have not seen; don't write down the
+examples themselves or their answers. Keep what already works.
+
+First explain in a few sentences what you change and why. Then end your reply with the complete new
+system prompt, ready to use as it stands, in one block that opens and closes with a line of four
+backticks (````)."""
+
+MAX_FAILED = 3
+"""Teacher calls in a row that may fail (after their retries) before the run stops."""
+
+MAX_UNUSABLE = 10
+"""Replies in a row that may hold no proposal before the run stops."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One attempt at a teacher call."""
+
+    verdict: Verdict
+    text: str | None = None
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    retry_after: float | None = None
+
+
+class Teacher(Judge[str, JudgeConfig]):
+    """The teacher's endpoint. The client opens on the loop that it is first asked on; close it
+    there with `aclose`."""
+
+    prompt = TEMPLATE
+
+    def __init__(self, config: GEPAConfig) -> None:
+        model, client = config.teacher
+        endpoint = client.model_dump(exclude={"type"})
+        super().__init__(
+            JudgeConfig(**endpoint, model=model, sampling=config.reflection_sampling)
+        )
+        self._client: AsyncOpenAI | None = None
+
+    async def ask(self, prompt: str) -> Answer:
+        """One request, no retry. A failure comes back as its verdict, never as an exception."""
+        if self._client is None:
+            self._client = build_async_openai(self.config)
+        sampling = self.config.sampling.model_dump(exclude_none=True)
+        try:
+            completion = await self._client.chat.completions.create(
+                model=self.config.model,
+                messages=[{"role": "user", "content": prompt}],
+                extra_body=sampling,
+            )
+        except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
+            return Answer(judge_error(error), retry_after=_retry_after(error))
+        if not isinstance(completion, ChatCompletion):
+            return Answer(Verdict("transient", "the endpoint's answer is not a chat completion"))
+        usage = Usage.from_openai(completion.usage)
+        if not completion.choices:
+            return Answer(Verdict("transient", "the endpoint's answer holds no choice"), usage=usage)
+        choice = completion.choices[0]
+        text = choice.message.content if choice.message else None
+        return Answer(MEASURED, text, choice.finish_reason, usage)
+
+    async def aclose(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+
+def _retry_after(error: Exception) -> float | None:
+    if not isinstance(error, APIStatusError):
+        return None
+    try:
+        return float(error.response.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+
+
+class Reflection:
+    """gepa's reflection strategy (`BatchReflectionLM`) on top of the teacher. Every exchange is
+    recorded; a reply becomes a proposal only if it holds a complete text that is new in this run
+    (up to trailing blanks). Raises `Fault` for what trying again can't mend."""
+
+    def __init__(
+        self, config: GEPAConfig, seed_prompt: str, drive: Drive, journal: Journal, budget: Budget
+    ) -> None:
+        self.teacher = Teacher(config)
+        self.counts = {"asked": 0, "proposals": 0, "no_proposal": 0, "failed": 0}
+        self._attempts = config.max_attempts
+        self._drive = drive
+        self._journal = journal
+        self._budget = budget
+        self._known = {seed_prompt.rstrip()}
+        self._failed_in_row = 0
+        self._unusable_in_row = 0
+        self._stop: BaseException | None = None
+
+    def reflect(
+        self,
+        candidate: dict[str, str],
+        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
+        components_to_update: list[str],
+    ) -> tuple[ReflectionProposal, "Reflection"]:
+        """One proposal; see `reflect_many`."""
+        return self.reflect_many([(candidate, reflective_dataset, components_to_update)])[0]
+
+    def reflect_many(
+        self, jobs: list[ReflectionJob]
+    ) -> list[tuple[ReflectionProposal, "Reflection"]]:
+        """One proposal per job, in order, all teacher calls in flight together. A job without a
+        usable reply gets a proposal without texts, which gepa skips at no cost."""
+        prompts = [
+            self.teacher.build_messages(
+                current_prompt=candidate[COMPONENT],
+                examples=render_records([dict(record) for record in dataset[COMPONENT]]),
+            )
+            for candidate, dataset, _ in jobs
+        ]
+        answers = self._drive.run(self._ask_all([str(prompt) for prompt in prompts]))
+        proposals = [
+            self._proposal(candidate[COMPONENT], str(prompt), *answer)
+            for (candidate, _, _), prompt, answer in zip(jobs, prompts, answers, strict=True)
+        ]
+        if self._stop is not None:
+            raise self._stop
+        return [(proposal, self) for proposal in proposals]
+
+    async def _ask_all(self, prompts: list[str]) -> list[tuple[Answer, int]]:
+        return await asyncio.gather(*(self._ask(prompt) for prompt in prompts))
+
+    async def _ask(self, prompt: str) -> tuple[Answer, int]:
+        attempts = 0
+
+        async def attempt() -> Answer:
+            nonlocal attempts
+            attempts += 1
+            answer = await self.teacher.ask(prompt)
+            self._budget.count_tokens("teacher", answer.usage)
+            return answer
+
+        answer: Answer = await retry_policy(self._attempts, "teacher call")(attempt)
+        return answer, attempts
+
+    def _proposal(
+        self, parent: str, prompt: str, answer: Answer, attempts: int
+    ) -> ReflectionProposal:
+        """The proposal that an answer holds, recorded and counted."""
+        text = self._usable(answer)
+        reason = text.reason if isinstance(text, NoProposal) else None
+        self._journal.reflection(
+            {
+                "parent": prompt_digest(parent),
+                "prompt": prompt,
+                "reply": answer.text,
+                "finish_reason": answer.finish_reason,
+                "usage": answer.usage.model_dump(exclude_none=True) if answer.usage else None,
+                "attempts": attempts,
+                "verdict": "no proposal" if reason else "proposal",
+                "reason": reason,
+                "candidate": prompt_digest(text) if isinstance(text, str) else None,
+            }
+        )
+        self.counts["asked"] += 1
+        if isinstance(text, NoProposal):
+            self._count(answer.verdict, text.reason)
+            return ReflectionProposal(new_texts={})
+        self.counts["proposals"] += 1
+        self._failed_in_row = self._unusable_in_row = 0
+        return ReflectionProposal(
+            new_texts={COMPONENT: text},
+            prompts={COMPONENT: prompt},
+            raw_lm_outputs={COMPONENT: answer.text or ""},
+        )
+
+    def _usable(self, answer: Answer) -> str | NoProposal:
+        if answer.verdict is not MEASURED:
+            return NoProposal(f"the teacher's endpoint failed: {answer.verdict.cause}")
+        text = extract_prompt(answer.text, answer.finish_reason)
+        if isinstance(text, str) and text.rstrip() in self._known:
+            return NoProposal("the proposed text is not new in this run")
+        if isinstance(text, str):
+            self._known.add(text.rstrip())
+        return text
+
+    def _count(self, verdict: Verdict, reason: str) -> None:
+        """Count an answer without a proposal, and decide whether the run can go on."""
+        logger.info("no proposal: %s", reason)
+        where = f"({self.teacher.config.base_url})"
+        if verdict.kind == "measured":  # the endpoint works; it is the reply that is of no use
+            self.counts["no_proposal"] += 1
+            self._failed_in_row = 0
+            self._unusable_in_row += 1
+            if self._unusable_in_row == MAX_UNUSABLE:
+                self._stop = SearchStopped(
+                    "unusable_replies",
+                    f"{MAX_UNUSABLE} replies of the teacher in a row held no proposal (the last: "
+                    f"{reason}); read {REFLECTIONS_FILE}, then try another --reflection-model or a "
+                    "larger --reflection-sampling.max-tokens",
+                )
+            return
+        self.counts["failed"] += 1
+        self._failed_in_row += 1
+        if verdict.kind == "permanent":
+            self._stop = Fault(f"the teacher failed: {verdict.cause} {where}")
+        elif self._failed_in_row == MAX_FAILED:
+            self._stop = Fault(
+                f"the teacher failed {MAX_FAILED} times in a row, after {self._attempts} attempts "
+                f"each: {verdict.cause} {where}"
+            )

@@ -1,0 +1,262 @@
+"""`run_gepa`: one run from the config to the best prompt, top to bottom.
+
+`gepa.optimize` blocks; verifiers is async. The run owns one event loop (`Drive`), holds
+`env.serving()` open on it, and calls `optimize` on the same thread: every batch of rollouts and
+every gather of teacher calls runs on that loop, and a Ctrl-C unwinds straight through `optimize`
+into the teardown here.
+"""
+
+import asyncio
+import logging
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from gepa.api import optimize
+
+import verifiers.v1 as vf
+from verifiers.v1.gepa import checks
+from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
+from verifiers.v1.gepa.budget import Budget, SearchStopped
+from verifiers.v1.gepa.checks import ConfigError
+from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.dataset import Split, seed_prompt, split_tasks
+from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.gepa.journal import Journal
+from verifiers.v1.gepa.progress import GEPALog, Progress
+from verifiers.v1.gepa.records import hidden_texts
+from verifiers.v1.gepa.reflection import Reflection
+from verifiers.v1.gepa.report import (
+    CONFIG_FILE,
+    SPLITS_FILE,
+    Outcome,
+    Status,
+    log_outcome,
+    write_json,
+    write_outcome,
+)
+from verifiers.v1.gepa.rollouts import Rollouts
+from verifiers.v1.utils.drive import Drive, Held, Interrupted
+from verifiers.v1.utils.texts import read_text
+
+logger = logging.getLogger(__name__)
+
+
+class GEPAError(RuntimeError):
+    """The run could not go on. `outcome` is what is known (and was written) until then."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will work on, known before anything is spent."""
+
+    split: Split
+    seed_prompt: str
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the search ended."""
+
+    status: Status
+    reason: str
+    message: str
+    error: BaseException | None = None
+
+
+def load_env(config: GEPAConfig) -> vf.Env:
+    """The env of `config`, with `taskset.system_prompt` read as what it is: UTF-8 text whose line
+    ends are part of it (the host reads it in the locale's encoding and translates them)."""
+    path = config.taskset.system_prompt
+    if path is None:
+        return vf.load_environment(config)
+    taskset = config.taskset.model_copy(update={"system_prompt": None})
+    env = vf.load_environment(config.model_copy(update={"taskset": taskset}))
+    env.taskset.system_prompt = read_text(path)
+    return env
+
+
+def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
+    """Check the run and choose its tasks and seed prompt; nothing is sent or written. Raises
+    `ConfigError` or `SplitError` with one line that says what to change."""
+    checks.check_single_agent(config)
+    checks.check_credentials(config)
+    checks.check_secrets(config)
+    checks.check_run_dir(config)
+    if config.taskset.system_prompt is not None:
+        env.taskset.system_prompt = read_text(config.taskset.system_prompt)
+    split = split_tasks(env.taskset, config)
+    prompt = seed_prompt(split.tasks, config)
+    warnings = checks.check_delivery(config, split)
+    logger.info("%s", checks.check_budget(config, split))
+    for note in split.notes:
+        logger.info("%s", note)
+    return Plan(split, prompt, [*split.notes, *warnings])
+
+
+def run_gepa(env: vf.Env, config: GEPAConfig) -> Outcome:
+    """Optimize the system prompt of `env`'s agent.
+
+    Blocks until the run has ended, and writes its directory unless `save_results` is off. SIGINT
+    and SIGTERM end it in order when it is called in the main thread. Called where an event loop
+    already runs (a notebook), it works in a thread of its own and signals are the caller's.
+
+    Raises `ConfigError` or `SplitError` before anything is spent, `GEPAError` where the run can't
+    go on, `Interrupted` (a `KeyboardInterrupt`) after a signal; the last two leave the best prompt
+    so far in the run directory.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _run(env, config)
+    logger.warning("an event loop is running here: working in a thread, signals are the caller's")
+    with ThreadPoolExecutor(1, thread_name_prefix="gepa") as thread:
+        return thread.submit(_run, env, config).result()
+
+
+def _run(env: vf.Env, config: GEPAConfig) -> Outcome:
+    plan = plan_run(env, config)
+    run_dir = _open_run_dir(plan, config)
+    budget = Budget(config.max_total_rollouts)
+    progress = Progress(budget, run_dir)
+    with Drive() as drive, drive.signals():
+        journal = Journal(run_dir)
+        rollouts = Rollouts(env, config, budget, journal)
+        hide = hidden_texts([run_dir] if run_dir else [])
+        adapter = GEPAAdapter(rollouts, plan.split, drive, config.reflection_columns, hide)
+        reflection = Reflection(config, plan.seed_prompt, drive, journal, budget)
+        serving = Held(env.serving())
+        try:
+            drive.run(serving.open())
+            _search(plan, config, adapter, reflection, progress)
+            ending = Ending("finished", "budget", "the budget does not pay for another proposal")
+        except SearchStopped as stop:
+            ending = Ending("finished", stop.reason, str(stop))
+        except KeyboardInterrupt as signal:
+            ending = Ending("interrupted", str(signal) or "SIGINT", f"stopped by {signal}", signal)
+        except Fault as fault:
+            ending = Ending("failed", "fault", str(fault), fault)
+        except Exception as error:
+            logger.debug("the run failed", exc_info=True)
+            ending = Ending("failed", "fault", f"{type(error).__name__}: {error}", error)
+        finally:
+            drive.finish(serving.close())
+            drive.finish(reflection.teacher.aclose())
+        outcome = _outcome(ending, plan, config, adapter, reflection, progress)
+        progress.write_files()
+        write_outcome(outcome, config)
+    log_outcome(outcome, config)
+    if isinstance(ending.error, KeyboardInterrupt):
+        raise ending.error
+    if ending.error is not None:
+        raise GEPAError(outcome) from ending.error
+    return outcome
+
+
+def _open_run_dir(plan: Plan, config: GEPAConfig) -> Path | None:
+    """Make the run directory with what is known before the first rollout."""
+    if not config.save_results:
+        return None
+    run_dir = config.run_dir
+    if config.clean and run_dir.exists():
+        shutil.rmtree(run_dir)
+    write_config(config)
+    write_json(run_dir / SPLITS_FILE, plan.split.record())
+    logger.info("run directory: %s", run_dir)
+    return run_dir
+
+
+def write_config(config: GEPAConfig) -> Path:
+    """Write the resolved config, re-runnable with `gepa @ <path>`; its path."""
+    path = config.run_dir / CONFIG_FILE
+    try:
+        write_json(path, config.model_dump(mode="json"))
+    except OSError as error:
+        raise ConfigError(f"the run directory can't be written: {error}") from error
+    return path
+
+
+def _search(
+    plan: Plan,
+    config: GEPAConfig,
+    adapter: GEPAAdapter,
+    reflection: Reflection,
+    progress: Progress,
+) -> None:
+    """gepa's search. What it finds is in `progress.state`, also when it is cut short."""
+    minibatch = min(config.reflection_minibatch_size, len(plan.split.train))
+    budget = adapter.rollouts.budget
+    optimize(
+        seed_candidate={COMPONENT: plan.seed_prompt},
+        trainset=[task.data.idx for task in plan.split.train],
+        valset=[task.data.idx for task in plan.split.val],
+        adapter=adapter,
+        reflection_strategy=reflection,
+        reflection_minibatch_size=minibatch,
+        stop_callbacks=lambda _: budget.left < 2 * minibatch,
+        # Scales differ: whether a score is perfect is not gepa's to guess.
+        skip_perfect_score=False,
+        # A directory would make gepa write a pickle there, and load the one it finds.
+        run_dir=None,
+        seed=config.seed,
+        track_best_outputs=False,
+        logger=GEPALog(),
+        callbacks=[progress],
+    )
+
+
+def _outcome(
+    ending: Ending,
+    plan: Plan,
+    config: GEPAConfig,
+    adapter: GEPAAdapter,
+    reflection: Reflection,
+    progress: Progress,
+) -> Outcome:
+    budget, state = adapter.rollouts.budget, progress.state
+    candidates, parents = [plan.seed_prompt], [None]
+    val_means = [] if progress.seed_val_mean is None else [progress.seed_val_mean]
+    if state is not None:
+        candidates = [candidate[COMPONENT] for candidate in state.program_candidates]
+        val_means = list(state.program_full_scores_val_set)
+        parents = [ids[0] for ids in state.parent_program_for_candidate]
+    best = max(range(len(val_means)), key=val_means.__getitem__, default=0)
+    prompt = candidates[best]
+    warnings = list(plan.warnings)
+    if "\r" in prompt:
+        warnings.append(
+            "the prompt holds carriage returns; vf-eval drops them when it reads the prompt's file"
+        )
+    return Outcome(
+        status=ending.status,
+        finish_reason=ending.reason,
+        message=ending.message,
+        best_system_prompt=prompt,
+        seed_val_mean=val_means[0] if val_means else None,
+        best_val_mean=val_means[best] if val_means else None,
+        best_candidate=best,
+        candidates=candidates,
+        val_means=val_means,
+        parents=parents,
+        unvalidated=adapter.unvalidated,
+        rollouts={
+            "budget": budget.total,
+            "charged": budget.charged,
+            "attempted": budget.attempted,
+            "failed": budget.failed,
+        },
+        proposals={
+            **reflection.counts,
+            "accepted": progress.accepted,
+            "rejected": progress.rejected,
+        },
+        tokens=budget.tokens,
+        warnings=warnings,
+        run_dir=config.run_dir if config.save_results else None,
+    )

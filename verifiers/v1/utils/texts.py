@@ -1,0 +1,55 @@
+"""Text that must survive unchanged: byte-exact files, shortening that says so.
+
+`Path.read_text` translates line ends and both it and `write_text` follow the locale; a prompt is
+data, so it is read and written here as UTF-8 bytes, the same on every machine.
+"""
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def read_text(path: Path) -> str:
+    """The file's text as UTF-8, line ends untouched.
+
+    Raises `ValueError` naming the file where it is not UTF-8, `OSError` where it can't be read.
+    """
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, line ends untouched, so that a reader sees the old file or the new
+    one, never a half. Raises `UnicodeEncodeError` for a lone surrogate, `OSError` from the disk."""
+    data = text.encode("utf-8")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def is_text(value: str) -> bool:
+    """Whether `value` can be stored and sent: a lone surrogate has no UTF-8 form."""
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def shorten(text: str, limit: int) -> str:
+    """`text` in at most about `limit` characters: the middle goes, head and tail stay, and a mark
+    says how much was left out (the mark itself comes on top of the limit)."""
+    if len(text) <= limit:
+        return text
+    head = limit * 2 // 3
+    tail = limit - head
+    left_out = len(text) - head - tail
+    return f"{text[:head]}\n[... {left_out} characters left out ...]\n{text[len(text) - tail :]}"
