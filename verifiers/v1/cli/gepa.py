@@ -28,8 +28,8 @@ USAGE = """\
 usage: gepa <taskset-id> -m MODEL [options] [@ FILE]
        gepa @ FILE [options]
 
-Evolves the system prompt of a taskset's agent with GEPA. FILE is TOML or JSON: a config of your own,
-one that a run saved (<run>/configs/resolved/gepa.json), or one that vf-eval saved.
+Evolves the system prompt of a taskset's agent with GEPA. FILE is TOML or JSON: a config of your
+own, one that a run saved (<run>/configs/resolved/gepa.json), or one that vf-eval saved.
 `gepa <taskset-id> -h` lists every option of that taskset and its agent.
 """
 
@@ -82,7 +82,7 @@ def _help(args: list[str]) -> int:
     sys.stdout.write(USAGE + "\n")
     sys.stdout.flush()
     try:
-        cli(config_type, args=["--help"], prog="gepa")
+        cli(config_type, args=["--help"])
     except SystemExit:
         return 0
     return 0

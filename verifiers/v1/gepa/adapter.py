@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gepa.core.adapter import EvaluationBatch
+from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from verifiers.v1.gepa.budget import BudgetExhausted
 from verifiers.v1.gepa.dataset import Split
@@ -38,7 +38,7 @@ class GEPAAdapter:
     """Texts kept from the teacher, see `records.hidden_texts`."""
     unvalidated: list[str] = field(default_factory=list)
     """Accepted prompts whose val pass no longer fitted into the budget."""
-    propose_new_texts: None = None
+    propose_new_texts: ProposalFn | None = None
     """Part of gepa's protocol: None leaves proposing to the reflection strategy."""
 
     def __post_init__(self) -> None:

@@ -99,8 +99,8 @@ def check_delivery(config: GEPAConfig, split: Split) -> list[str]:
                 "one into prompts that are lists of messages: choose another harness"
             )
         warnings.append(
-            f"harness {harness.id!r} of agent {name!r} takes no system prompt: the candidate is put "
-            "in front of the user's message instead, and that is what was optimized"
+            f"harness {harness.id!r} of agent {name!r} takes no system prompt: the candidate is "
+            "put in front of the user's message instead, and that is what is optimized"
         )
     return warnings
 
@@ -112,7 +112,7 @@ def check_budget(config: GEPAConfig, split: Split) -> str:
     minibatch = min(config.reflection_minibatch_size, len(split.train))
     proposal = 2 * minibatch
     least = val + proposal + val
-    terms = f"{val} for the seed prompt's val pass, {proposal} for a proposal, {val} for its val pass"
+    terms = f"{val} for the seed prompt's val pass, {proposal} to propose, {val} to validate"
     if budget < val:
         raise ConfigError(
             f"--max-total-rollouts {budget} can't pay for the seed prompt's val pass ({val} "

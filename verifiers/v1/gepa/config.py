@@ -10,7 +10,7 @@ variables fill what nothing else set, and the ids choose the class.
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, cast
 from uuid import uuid4
 
 from pydantic import AliasChoices, Field, create_model, field_validator, model_validator
@@ -122,12 +122,12 @@ class GEPAConfig(vf.EnvConfig):
     clean: bool = Field(False, exclude=True)
     """Delete the run directory first if it holds an earlier run."""
 
-    def __new__(cls, *args: Any, **data: Any) -> Self:
+    def __new__(cls, *args: Any, **data: Any) -> Any:
         return super().__new__(cls if cls.narrowed else narrow(cls, *env_ids(data)))
 
     @model_validator(mode="wrap")
     @classmethod
-    def _settle(cls, data: Any, handler: Callable[[Any], Self]) -> Self:
+    def _settle(cls, data: Any, handler: Callable[[Any], Any]) -> Any:
         if not isinstance(data, dict):
             return handler(data)
         data = with_environment(fold_env(data))
@@ -196,7 +196,7 @@ def narrow(base: type[GEPAConfig], taskset_id: str, env_id: str) -> type[GEPACon
     own = set(GEPAConfig.model_fields) - set(vf.EnvConfig.model_fields)
     if clash := own & set(env_type.model_fields):
         raise ValueError(
-            f"{env_type.__name__} has fields of the same name as a run's: {', '.join(sorted(clash))}"
+            f"{env_type.__name__} has fields named like a run's own: {', '.join(sorted(clash))}"
         )
     fields: dict[str, Any] = {}
     if taskset_id:
@@ -204,7 +204,8 @@ def narrow(base: type[GEPAConfig], taskset_id: str, env_id: str) -> type[GEPACon
         fields["taskset"] = (taskset_type, taskset_type(id=taskset_id))
     if env_id:
         fields["id"] = (str, env_id)
-    made = create_model(base.__name__, __base__=(base, env_type), __module__=__name__, **fields)
+    narrowed = create_model(base.__name__, __base__=(base, env_type), __module__=__name__, **fields)
+    made = cast("type[GEPAConfig]", narrowed)
     made.narrowed = True
     return made
 
@@ -218,7 +219,7 @@ def fold_env(data: dict[str, Any]) -> dict[str, Any]:
     if isinstance(block, vf.EnvConfig):
         block = block.model_dump(exclude_unset=True)
     if not isinstance(block, dict):
-        raise ValueError("env must be a block of settings")  # noqa: TRY004 - pydantic's contract
+        raise ValueError("env must be a block of settings")
     flat = {key: value for key, value in data.items() if key != "env"}
     return _merge(flat, block, ())
 

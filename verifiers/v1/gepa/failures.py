@@ -79,7 +79,8 @@ def _judge_trace(trace: Trace) -> Verdict:
     if not trace.ok:
         return _judge_recorded(trace.errors)
     if trace.stop_condition in ("setup_timeout", "finalize_timeout", "scoring_timeout"):
-        return Verdict("transient", f"the {trace.stop_condition.removesuffix('_timeout')} timed out")
+        stage = trace.stop_condition.removesuffix("_timeout")
+        return Verdict("transient", f"the {stage} stage timed out")
     answered = any(call.error is None for call in trace.calls)
     if not answered and not _overflowed(trace):
         if trace.stop_condition == "agent_timeout":

@@ -48,7 +48,9 @@ SHORTEST_SECRET = 8
 """Characters. A shorter value of a variable named like a secret is too common a word to hide."""
 
 
-def build_record(trace: Trace, score: float, columns: Sequence[str], hide: Mapping[str, str]) -> Record:
+def build_record(
+    trace: Trace, score: float, columns: Sequence[str], hide: Mapping[str, str]
+) -> Record:
     """The record of one trace, not yet cut to size. `hide` maps texts that must not leave the
     machine to what stands in their place."""
     record: Record = {
@@ -121,7 +123,9 @@ def _render(record: Record, size: int) -> str:
 
 def _parts(trace: Trace) -> dict[str, float | None]:
     """Each reward's weighted value and each metric's value, by name."""
-    rewards = {name: reward and reward.value for name, reward in trace.rewards.items()}
+    rewards = {
+        name: None if reward is None else reward.value for name, reward in trace.rewards.items()
+    }
     return {**rewards, **trace.metrics}
 
 
@@ -155,7 +159,7 @@ def _message(message: Message) -> str:
     if isinstance(message, ToolMessage) and message.name:
         lines = [f"[{message.role} {message.name}]"]
     if isinstance(message, AssistantMessage):
-        lines.append(message.content or "(empty)" if not message.tool_calls else message.content or "")
+        lines.append(message.content or ("" if message.tool_calls else "(empty)"))
         lines += [f"[calls {call.name}({call.arguments})]" for call in message.tool_calls or []]
     else:
         lines.append(_content(message.content))
@@ -172,7 +176,9 @@ def _content(content: MessageContent) -> str:
 
 def _plain(value: Any) -> Any:
     """A JSON value; bytes and what JSON has no form for become a placeholder."""
-    return to_jsonable_python(_without_bytes(value), fallback=lambda other: f"[{type(other).__name__}]")
+    return to_jsonable_python(
+        _without_bytes(value), fallback=lambda other: f"[{type(other).__name__}]"
+    )
 
 
 def _without_bytes(value: Any) -> Any:

@@ -34,9 +34,9 @@ from verifiers.v1.utils.drive import Drive
 logger = logging.getLogger(__name__)
 
 TEMPLATE = """\
-You improve the system prompt of an assistant. Below are the prompt as it is now and examples of what
-the assistant did with it: the input it got, the conversation, how it was scored, and, where there
-is any, feedback on what was right or wrong.
+You improve the system prompt of an assistant. Below are the prompt as it is now and examples of
+what the assistant did with it: the input it got, the conversation, how it was scored, and, where
+there is any, feedback on what was right or wrong.
 
 The current system prompt:
 <current_prompt>
@@ -48,10 +48,10 @@ The examples:
 {examples}
 </examples>
 
-Find out what the task really asks for and where the current prompt lets the assistant down. Take from
-the feedback every rule, fact, format and convention that the assistant could not have known, and
-state it in the new prompt so that it holds for inputs that you have not seen; don't write down the
-examples themselves or their answers. Keep what already works.
+Find out what the task really asks for and where the current prompt lets the assistant down. Take
+from the feedback every rule, fact, format and convention that the assistant could not have known,
+and state it in the new prompt so that it holds for inputs that you have not seen; don't write down
+the examples themselves or their answers. Keep what already works.
 
 First explain in a few sentences what you change and why. Then end your reply with the complete new
 system prompt, ready to use as it stands, in one block that opens and closes with a line of four
@@ -84,9 +84,7 @@ class Teacher(Judge[str, JudgeConfig]):
     def __init__(self, config: GEPAConfig) -> None:
         model, client = config.teacher
         endpoint = client.model_dump(exclude={"type"})
-        super().__init__(
-            JudgeConfig(**endpoint, model=model, sampling=config.reflection_sampling)
-        )
+        super().__init__(JudgeConfig(**endpoint, model=model, sampling=config.reflection_sampling))
         self._client: AsyncOpenAI | None = None
 
     async def ask(self, prompt: str) -> Answer:
@@ -106,7 +104,9 @@ class Teacher(Judge[str, JudgeConfig]):
             return Answer(Verdict("transient", "the endpoint's answer is not a chat completion"))
         usage = Usage.from_openai(completion.usage)
         if not completion.choices:
-            return Answer(Verdict("transient", "the endpoint's answer holds no choice"), usage=usage)
+            return Answer(
+                Verdict("transient", "the endpoint's answer holds no choice"), usage=usage
+            )
         choice = completion.choices[0]
         text = choice.message.content if choice.message else None
         return Answer(MEASURED, text, choice.finish_reason, usage)

@@ -8,7 +8,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-from verifiers.v1.gepa.budget import Budget
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.utils.texts import write_text
 

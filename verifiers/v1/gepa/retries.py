@@ -7,8 +7,14 @@ pause with jitter, or after what the provider asked for where it said so.
 import logging
 from typing import Protocol
 
-from tenacity import AsyncRetrying, RetryCallState, stop_after_attempt, wait_exponential_jitter
-from tenacity.retry import retry_if_result
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_result,
+    stop_after_attempt,
+    wait_exponential,
+    wait_random,
+)
 
 from verifiers.v1.gepa.failures import Verdict
 
@@ -56,7 +62,7 @@ def retry_policy(attempts: int, what: str) -> AsyncRetrying:
     )
 
 
-_backoff = wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE, jitter=FIRST_PAUSE)
+_backoff = wait_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE) + wait_random(0, FIRST_PAUSE)
 
 
 def _pause(state: RetryCallState) -> float:

@@ -7,6 +7,7 @@ journal, and only then counted.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -81,6 +82,8 @@ class Rollouts:
         self._attempts = config.max_attempts
         self._slots = asyncio.Semaphore(config.max_concurrent) if config.max_concurrent else None
         self._lowest = 0.0
+        self._broken: Fault | None = None
+        """The permanent fault after which no rollout starts any more."""
 
     async def measure(self, jobs: Sequence[Job]) -> list[Measurement]:
         """Measure every job. Raises `BudgetExhausted` before the first request where the batch
@@ -116,8 +119,7 @@ class Rollouts:
         ]
 
     async def _measure(self, job: Job) -> _Attempt:
-        idx = job.task.data.idx
-        policy = retry_policy(self._attempts, f"rollout of task {idx}")
+        policy = retry_policy(self._attempts, f"rollout of task {job.task.data.idx}")
         number = 0
 
         async def attempt() -> _Attempt:
@@ -126,23 +128,20 @@ class Rollouts:
             return await self._attempt(job, number)
 
         outcome: _Attempt = await policy(attempt)
-        verdict = outcome.verdict
-        if verdict.kind == "measured":
-            return outcome
-        endpoint = ", ".join(dict.fromkeys(c.client.base_url for c in self.endpoints.contexts))
-        times = f" in {number} attempts" if verdict.kind == "transient" else ""
-        raise Fault(f"task {idx} could not be measured{times}: {verdict.cause} ({endpoint})")
+        if outcome.verdict.kind == "transient":
+            raise self._fault(job, outcome.verdict, f" in {number} attempts")
+        if self._broken is not None:
+            raise self._broken
+        return outcome
 
     async def _attempt(self, job: Job, number: int) -> _Attempt:
-        (slot,) = self.env.slots(job.task.with_system_prompt(job.prompt))
-        endpoint = self.endpoints.take()
-        try:
-            self.budget.attempted += 1
-            context = self.endpoints.contexts[endpoint]
-            episode = await self.env.run_slot(slot, context, self._slots)
-        finally:
-            self.endpoints.free(endpoint)
-        verdict = judge_episode(episode)
+        async with self._slots or contextlib.nullcontext():
+            if self._broken is not None:
+                raise self._broken
+            episode = await self._episode(job)
+            verdict = judge_episode(episode)
+            if verdict.kind == "permanent":
+                self._broken = self._fault(job, verdict)
         self._count_tokens(episode)
         measured = verdict.kind == "measured"
         stamp = Stamp(
@@ -158,12 +157,27 @@ class Rollouts:
         )
         try:
             await self.journal.episode(episode, stamp)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             # The writer finishes its line before it lets the cancellation through.
-            self._count(job, measured)
+            if cancelled.__cause__ is None:
+                self._count(job, measured)
             raise
         self._count(job, measured)
         return _Attempt(episode, verdict)
+
+    async def _episode(self, job: Job) -> Episode:
+        (slot,) = self.env.slots(job.task.with_system_prompt(job.prompt))
+        endpoint = self.endpoints.take()
+        self.budget.attempted += 1
+        try:
+            return await self.env.run_slot(slot, self.endpoints.contexts[endpoint])
+        finally:
+            self.endpoints.free(endpoint)
+
+    def _fault(self, job: Job, verdict: Verdict, how: str = "") -> Fault:
+        urls = ", ".join(context.client.base_url for context in self.endpoints.contexts)
+        task = f"task {job.task.data.idx}"
+        return Fault(f"{task} could not be measured{how}: {verdict.cause} ({urls})")
 
     def _count(self, job: Job, measured: bool) -> None:
         if not measured:
@@ -184,4 +198,3 @@ def _score(episode: Episode) -> float:
     """The mean reward of the episode's traces (one, in a single-agent env)."""
     rewards = [trace.reward for trace in episode.traces]
     return sum(rewards) / len(rewards)
-

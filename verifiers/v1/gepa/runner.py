@@ -12,8 +12,10 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from gepa.api import optimize
+from gepa.core.callbacks import GEPACallback
 
 import verifiers.v1 as vf
 from verifiers.v1.gepa import checks
@@ -37,7 +39,7 @@ from verifiers.v1.gepa.report import (
     write_outcome,
 )
 from verifiers.v1.gepa.rollouts import Rollouts
-from verifiers.v1.utils.drive import Drive, Held, Interrupted
+from verifiers.v1.utils.drive import Drive, Held
 from verifiers.v1.utils.texts import read_text
 
 logger = logging.getLogger(__name__)
@@ -207,7 +209,7 @@ def _search(
         seed=config.seed,
         track_best_outputs=False,
         logger=GEPALog(),
-        callbacks=[progress],
+        callbacks=[cast("GEPACallback", progress)],  # gepa looks each method up by name
     )
 
 
@@ -220,7 +222,8 @@ def _outcome(
     progress: Progress,
 ) -> Outcome:
     budget, state = adapter.rollouts.budget, progress.state
-    candidates, parents = [plan.seed_prompt], [None]
+    candidates = [plan.seed_prompt]
+    parents: list[int | None] = [None]
     val_means = [] if progress.seed_val_mean is None else [progress.seed_val_mean]
     if state is not None:
         candidates = [candidate[COMPONENT] for candidate in state.program_candidates]

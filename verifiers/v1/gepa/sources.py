@@ -108,8 +108,8 @@ def flat_flags(argv: list[str]) -> list[str]:
         spelling, earlier = seen.setdefault(key, (flag, value))
         if spelling.partition("=")[0] != flag.partition("=")[0] and earlier != value:
             raise SourceError(
-                f"{key[2:]} is set twice, with different values: {spelling} {' '.join(earlier)} and "
-                f"{flag} {' '.join(value)}; drop one"
+                f"{key[2:]} is set twice, with different values: {spelling} {' '.join(earlier)} "
+                f"and {flag} {' '.join(value)}; drop one"
             )
         if key in ("--taskset.id", "--id") and earlier != value:
             raise SourceError(

@@ -1,0 +1,3 @@
+from echo_v1.taskset import EchoTaskset
+
+__all__ = ["EchoTaskset"]

@@ -1,0 +1,4 @@
+from support_intent_v1.env import SupportIntentEnv
+from support_intent_v1.taskset import SupportIntentTaskset
+
+__all__ = ["SupportIntentEnv", "SupportIntentTaskset"]

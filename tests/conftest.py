@@ -1,0 +1,18 @@
+"""Set before anything else is imported: our modules in front of the host's, and no outside world.
+
+Nothing a person has on their machine may reach a test: no keys or endpoints from the environment,
+no `~/.prime`, no Hugging Face hub.
+"""
+
+import os
+import tempfile
+
+FOREIGN = ("PRIME_", "OPENAI_", "VLLM_", "REFLECTION_", "TASK_ENDPOINTS", "VF_", "HF_")
+for name in [name for name in os.environ if name.startswith(FOREIGN)]:
+    del os.environ[name]
+# Kept as an object, so that the folder is removed when the process ends.
+HOME = tempfile.TemporaryDirectory(prefix="verifiers-gepa-tests-")
+os.environ["HOME"] = HOME.name
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import verifiers_gepa  # noqa: E402, F401

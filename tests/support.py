@@ -1,0 +1,135 @@
+"""What the tests of a run share: the command in process, a scripted student and teacher, and
+readers of what a run wrote."""
+
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from verifiers.v1.cli.gepa import main
+from verifiers_gepa.endpoint import Endpoint, Reply, Request
+
+ROOT = Path(__file__).parents[1]
+TASKSETS = ROOT / "tests/tasksets"
+if str(TASKSETS) not in sys.path:
+    sys.path.insert(0, str(TASKSETS))
+
+BASE = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val", "4"]
+BASE += ["--num-test", "0", "--reflection-minibatch-size", "2"]
+"""4 train and 4 val tasks, minibatches of 2: the seed's val pass is 4 rollouts, a proposal 4, its
+val pass 4."""
+
+
+def fenced(text: str) -> str:
+    return f"Here it is.\n````\n{text}\n````"
+
+
+def good_student(request: Request) -> str:
+    """Right if and only if the system prompt holds GOOD."""
+    return "right" if "GOOD" in request.system else "wrong"
+
+
+def good_teacher() -> Callable[[Request], str]:
+    """A teacher whose k-th reply proposes `Answer. GOOD v<k>`."""
+    numbers = itertools.count(1)
+    return lambda _: fenced(f"Answer. GOOD v{next(numbers)}")
+
+
+def scripted(
+    student: Callable[[Request], Any] = good_student,
+    teacher: Callable[[Request], Any] | None = None,
+) -> Endpoint:
+    """An endpoint with these two behind it."""
+    teach = teacher or good_teacher()
+    return Endpoint(lambda request: teach(request) if request.to_teacher else student(request))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command that has ended: its exit status and its directory."""
+
+    status: int
+    folder: Path
+
+    def json(self, name: str) -> Any:
+        return json.loads((self.folder / name).read_bytes())
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
+        return (
+            [json.loads(line) for line in path.read_bytes().splitlines()] if path.exists() else []
+        )
+
+    @property
+    def result(self) -> dict[str, Any]:
+        result: dict[str, Any] = self.json("result.json")
+        return result
+
+    @property
+    def prompt(self) -> bytes:
+        return (self.folder / "best_system_prompt.txt").read_bytes()
+
+    @property
+    def candidates(self) -> list[str]:
+        return [candidate["system_prompt"] for candidate in self.json("candidates.json")]
+
+    @property
+    def charged(self) -> int:
+        """Charged lines of the journal."""
+        return sum(line["gepa"]["charged"] for line in self.lines("traces.jsonl"))
+
+
+def run(endpoint: Endpoint, folder: Path, *args: str, base: list[str] | None = None) -> Run:
+    """`gepa` in this process against `endpoint`, its directory below `folder`."""
+    name = f"run{len(list(folder.iterdir()))}"
+    flags = [
+        "--client.base-url",
+        endpoint.url,
+        "--reflection-client.base-url",
+        endpoint.teacher_url,
+    ]
+    where = ["-o", str(folder), "--run.name", name]
+    status = main([*(BASE if base is None else base), *flags, *where, *args])
+    return Run(status, folder / name)
+
+
+def student_requests(endpoint: Endpoint) -> list[Request]:
+    return [request for request in endpoint.requests if not request.to_teacher]
+
+
+def teacher_requests(endpoint: Endpoint) -> list[Request]:
+    return [request for request in endpoint.requests if request.to_teacher]
+
+
+def command_env(endpoint: Endpoint, **extra: str) -> dict[str, str]:
+    """The environment of a `gepa` process of its own against `endpoint`."""
+    paths = [str(ROOT), str(TASKSETS), os.environ.get("PYTHONPATH", "")]
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        "TASK_ENDPOINTS": endpoint.url,
+        "REFLECTION_MODEL_BASE_URL": endpoint.teacher_url,
+        **extra,
+    }
+
+
+__all__ = [
+    "BASE",
+    "ROOT",
+    "Endpoint",
+    "Reply",
+    "Request",
+    "Run",
+    "command_env",
+    "fenced",
+    "good_student",
+    "good_teacher",
+    "run",
+    "scripted",
+    "student_requests",
+    "teacher_requests",
+]

@@ -1,0 +1,172 @@
+"""How `direct-chat` reaches the interception: lost answers, retries, the life of its client."""
+
+import asyncio
+import gc
+import socket
+from typing import Any
+
+import httpx
+import pytest
+from aiohttp import web
+from openai import APIStatusError
+from pydantic import ValidationError
+
+import verifiers.v1 as vf
+from direct_chat import DirectChatConfig, DirectChatHarness, transport
+from tests.direct_chat_endpoint import ScriptedEndpoint, Step, fail, hang_up, never, say
+from verifiers.v1.runtimes import ProgramResult, provision_runtime
+
+BODY = b'{"messages": [{"role": "user", "content": "plain"}]}'
+
+
+class Detour(DirectChatHarness):
+    """Sends the calls to `url` instead, and remembers where they should have gone."""
+
+    def __init__(self) -> None:
+        super().__init__(DirectChatConfig(id="direct-chat"))
+        self.url = ""
+        self.endpoint = ""
+
+    async def launch(self, *args: Any, **kwargs: Any) -> ProgramResult:
+        ctx, trace, runtime, self.endpoint, *rest = args
+        return await super().launch(ctx, trace, runtime, self.url, *rest, **kwargs)
+
+
+def agent_for(url: str, harness: DirectChatHarness | None = None) -> vf.Agent:
+    agent = vf.make_agent(
+        vf.AgentConfig(
+            harness=DirectChatConfig(id="direct-chat"),
+            runtime=vf.SubprocessConfig(),
+            model="student",
+            client=vf.EvalClientConfig(base_url=url, api_key_var="DIRECT_CHAT_TEST_KEY"),
+        )
+    )
+    agent.harness = harness or agent.harness
+    return agent
+
+
+def task(prompt: str) -> vf.Task:
+    return vf.Task(vf.TaskData(prompt=prompt))
+
+
+async def test_a_lost_answer_is_replayed_not_sampled_again() -> None:
+    detour = Detour()
+    retry_counts = []
+
+    async def forward_and_lose_the_first(request: web.Request) -> web.StreamResponse:
+        async with httpx.AsyncClient(trust_env=False) as client:
+            answer = await client.post(
+                f"{detour.endpoint}/chat/completions",
+                content=await request.read(),
+                headers=request.headers,
+            )
+        retry_counts.append(request.headers["x-stainless-retry-count"])
+        response = web.Response(body=answer.content, content_type="application/json")
+        return hang_up(request, response) if len(retry_counts) == 1 else response
+
+    app = web.Application()
+    app.router.add_post("/chat/completions", forward_and_lose_the_first)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    detour.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    async with ScriptedEndpoint({"plain": [say("first"), say("second")]}) as endpoint:
+        trace = await agent_for(endpoint.url, detour).run(task("plain"))
+    await runner.cleanup()
+    assert retry_counts == ["0", "1"]
+    assert len(endpoint.requests["plain"]) == 1
+    assert (trace.ok, trace.num_turns, len(trace.calls)) == (True, 1, 1)
+    assert trace.last_reply == "first"
+
+
+async def test_an_unreachable_interception_is_named() -> None:
+    detour = Detour()
+    with socket.socket() as bound_but_not_listening:
+        bound_but_not_listening.bind(("127.0.0.1", 0))
+        detour.url = f"http://127.0.0.1:{bound_but_not_listening.getsockname()[1]}"
+        trace = await agent_for(detour.url, detour).run(task("plain"))
+    assert (trace.ok, trace.stop_condition, trace.calls) == (False, "interception_error", [])
+    assert trace.errors[0].message.startswith(
+        f"no answer from the interception at {detour.url}/chat/completions: ConnectError"
+    )
+
+
+async def test_another_runtime_is_refused_with_the_remedy() -> None:
+    async with provision_runtime(vf.SubprocessConfig()) as runtime:
+        # A box of another type without its container: the check reads the type alone.
+        runtime.config = vf.DockerConfig()  # type: ignore[attr-defined]
+        trace = await agent_for("http://127.0.0.1:9/v1").run(task("plain"), runtime=runtime)
+    [error] = trace.errors
+    assert (trace.ok, error.type) == (False, "HarnessError")
+    assert "'docker' runtime" in error.message
+    assert "--env.agent.runtime.type subprocess" in error.message
+    assert "--local" in error.message
+
+
+@pytest.mark.parametrize("field", [{"env": {"A": "b"}}, {"forward_env": ["A"]}])
+def test_settings_for_a_program_are_refused(field: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="starts no program"):
+        DirectChatConfig(id="direct-chat", **field)
+
+
+async def test_retry_after_is_honoured() -> None:
+    script = [fail(429, **{"retry-after": "0.001"}), fail(503, **{"retry-after": "3600"})]
+    async with ScriptedEndpoint({"plain": script}) as endpoint:
+        with pytest.raises(APIStatusError) as caught:
+            await transport.complete(f"{endpoint.url}/chat/completions", "secret", BODY)
+    assert caught.value.status_code == 503
+    assert endpoint.retry_counts["plain"] == ["0", "1"]
+
+
+@pytest.mark.parametrize("header", ["", "soon", "-1", "nan"])
+def test_an_unusable_retry_after_is_ignored(header: str) -> None:
+    response = httpx.Response(
+        429, headers={"retry-after": header}, request=httpx.Request("POST", "http://host")
+    )
+    assert transport.retry_after(APIStatusError("", response=response, body=None)) is None
+
+
+async def one_finished_one_cancelled(clients: list[httpx.AsyncClient]) -> None:
+    scripts: dict[str, list[Step]] = {"plain": [say("done")], "hang": [never]}
+    async with ScriptedEndpoint(scripts) as endpoint, agent_for(endpoint.url) as agent:
+        trace = await agent.run(task("plain"))
+        assert trace.ok
+        endpoint.asked.clear()
+        hanging = asyncio.create_task(agent.run(task("hang")))
+        await endpoint.asked.wait()
+        hanging.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await hanging
+    clients.append(await transport.loop_client())
+    assert not clients[-1].is_closed
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_loop_takes_its_client_with_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clients: list[httpx.AsyncClient] = []
+    asyncio.run(one_finished_one_cancelled(clients))
+    asyncio.run(one_finished_one_cancelled(clients))
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(one_finished_one_cancelled(clients))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+    assert len(set(clients)) == 3
+    assert [client.is_closed for client in clients] == [True, True, True]
+    assert loop not in transport._clients
+    gc.collect()
+    assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+def test_a_proxy_in_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+    async def call() -> transport.Json:
+        async with ScriptedEndpoint({"plain": [say("done")]}) as endpoint:
+            return await transport.complete(f"{endpoint.url}/chat/completions", "secret", BODY)
+
+    assert asyncio.run(call())["choices"][0]["message"]["content"] == "done"

@@ -1,0 +1,23 @@
+"""The `gepa` command, also `python -m verifiers_gepa`.
+
+It exists so that the mount comes first: importing `verifiers.v1.cli.gepa` without it is the host's
+command. `--version` is answered here, without the seconds that importing `verifiers.v1` takes.
+"""
+
+import sys
+
+from verifiers_gepa import __version__
+
+
+def main() -> int:
+    """Run the command with `sys.argv`; returns its exit status. Raises SystemExit for errors."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"verifiers-gepa {__version__}")
+        return 0
+    from verifiers.v1.cli.gepa import main as gepa
+
+    return gepa() or 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
