@@ -70,9 +70,7 @@ def test_no_proposal(reply: str | None, reason: NoProposal) -> None:
 
 def test_a_reply_that_the_endpoint_cut_off_is_none_however_complete_it_looks() -> None:
     whole = "```\nBe kind.\n```"
-    assert extract_prompt(whole, "length") == NoProposal(
-        "the reply was cut off at the token limit"
-    )
+    assert extract_prompt(whole, "length") == NoProposal("the reply was cut off at the token limit")
     assert extract_prompt(whole, "content_filter") == NoProposal(
         "the reply was cut off by a content filter"
     )

@@ -26,11 +26,16 @@ TRANSIENT_STATUS = frozenset({408, 409, 429})
 CONTEXT_STATUS = frozenset({400, 413})
 
 QUOTA = re.compile(
-    r"insufficient_quota|exceeded your (current )?quota|billing|payment required|"
-    r"insufficient (funds|balance|credits?)|credit balance|out of credits",
+    r"insufficient_quota|exceeded your (current )?quota|plan and billing|"
+    r"billing[_ ]?(hard|not|limit)|payment required|insufficient (funds|balance|credits?)|"
+    r"credit balance|out of credits",
     re.IGNORECASE,
 )
-"""Providers say with 429 or 403 both "too fast" and "no money left"; only the text tells."""
+TRY_LATER = re.compile(
+    r"\b(re)?try (again )?in\b|retry-?_?(after|delay)|per minute|per second", re.I
+)
+"""Providers say with 429 or 403 both "too fast" and "no money left"; only the text tells. One that
+says when to try again means "too fast", even where it advertises its billing page."""
 
 CONTENT_FILTER = re.compile(r"content[_ ]?(filter|policy|management)|safety", re.IGNORECASE)
 CONTEXT_LENGTH = re.compile(
@@ -125,7 +130,7 @@ def _judge_recorded(errors: Sequence[Error]) -> Verdict:
 def judge_status(status: int | None, message: str) -> Verdict:
     """The verdict on a provider's refusal, by HTTP status and text."""
     cause = f"{status or 'error'}: {_one_line(message)}"
-    if QUOTA.search(message) and status in (400, 402, 403, 429):
+    if status in (400, 402, 403, 429) and QUOTA.search(message) and not TRY_LATER.search(message):
         return Verdict("permanent", cause, status)
     if _is_overflow(status, message):
         return Verdict("measured", cause, status, scored=False)

@@ -41,7 +41,7 @@ SHARES = {"Task input": 0.25, "Conversation": 0.45, "Feedback": 0.2}
 
 ORDINARY_STOP = "agent_completed"
 
-DATA_URL = re.compile(r"data:[\w.+/-]*;base64,[A-Za-z0-9+/=\s]+")
+DATA_URL = re.compile(r"data:[\w.+/-]*;base64,[A-Za-z0-9+/=]+")
 BASE64 = re.compile(r"[A-Za-z0-9+/]{512,}={0,2}")
 SECRET_NAME = re.compile(r"API_?KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
 SHORTEST_SECRET = 8

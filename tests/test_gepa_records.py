@@ -1,0 +1,176 @@
+"""What the teacher reads about a rollout."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import verifiers.v1 as vf
+from verifiers.v1 import graph
+from verifiers.v1.gepa.records import (
+    EXAMPLES_CHARS,
+    RECORD_CHARS,
+    build_record,
+    hidden_texts,
+    render_records,
+)
+from verifiers.v1.trace import AgentInfo, Error, ModelCall, TraceTask
+from verifiers.v1.types import (
+    AssistantMessage,
+    ImageUrlContentPart,
+    ImageUrlSource,
+    Messages,
+    Response,
+    SystemMessage,
+    TextContentPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from verifiers.v1.utils.texts import shorten
+
+PNG = "data:image/png;base64," + "iVBORw0KGgo" * 40
+
+
+class Sum(vf.TaskData):
+    answer: int = 4
+    scan: bytes = b"\x00\x01"
+
+
+def trace(
+    *turns: tuple[Messages, AssistantMessage], prompt: str | Messages | None = "2 + 2?"
+) -> vf.Trace:
+    """A trace of these turns: each the whole conversation so far and the model's reply."""
+    data = Sum(prompt=prompt, system_prompt="Add.")
+    made: vf.Trace = vf.Trace(
+        task=TraceTask(type="Task", data=data), agent=AgentInfo(config=vf.AgentConfig())
+    )
+    for messages, reply in turns:
+        response = Response(id="r", created=0, model="m", message=reply, finish_reason="stop")
+        graph.prepare_turn(made, messages, None).commit(response)
+        made.calls.append(ModelCall(node=len(made.nodes) - 1, finish_reason="stop"))
+    made.stop("agent_completed")
+    return made
+
+
+def asked(text: str = "2 + 2?") -> Messages:
+    return [SystemMessage(content="Add."), UserMessage(content=text)]
+
+
+def record(made: vf.Trace, *columns: str, **hide: str) -> dict[str, Any]:
+    return build_record(made, 0.5, columns, hide)
+
+
+def test_a_plain_reply() -> None:
+    made = trace((asked(), AssistantMessage(content="4")))
+    made.record_reward("right", 1.0, 0.5)
+    assert record(made) == {
+        "Task input": "2 + 2?",
+        "Conversation": "[assistant]\n4",
+        "Score": 0.5,
+    }
+
+
+def test_every_reward_and_metric_has_its_own_value() -> None:
+    made = trace((asked(), AssistantMessage(content="4")))
+    made.record_reward("right", 1.0, 0.5)
+    made.record_reward("short", 0.2)
+    made.record_metric("words", 1)
+    assert record(made)["Score in parts"] == {"right": 0.5, "short": 0.2, "words": 1.0}
+
+
+def test_feedback_is_shown_without_being_asked_for() -> None:
+    made = trace((asked(), AssistantMessage(content="5")))
+    made.info["feedback"] = {"expected": 4, "rule": "carry"}
+    assert record(made)["Feedback"] == {"expected": 4, "rule": "carry"}
+
+
+def test_tool_calls_and_results_are_part_of_the_conversation() -> None:
+    call = ToolCall(id="c1", name="calc_add", arguments='{"a": 2, "b": 2}')
+    first = AssistantMessage(content="Let me see.", tool_calls=[call])
+    result = ToolMessage(tool_call_id="c1", name="calc_add", content="4")
+    made = trace((asked(), first), ([*asked(), first, result], AssistantMessage(content="It's 4.")))
+    assert record(made)["Conversation"] == (
+        '[assistant]\nLet me see.\n[calls calc_add({"a": 2, "b": 2})]\n\n'
+        "[tool calc_add]\n4\n\n"
+        "[assistant]\nIt's 4."
+    )
+
+
+def test_an_empty_reply_and_none_are_told_apart() -> None:
+    assert record(trace((asked(), AssistantMessage(content=""))))["Conversation"] == (
+        "[assistant]\n(empty)"
+    )
+    assert record(trace())["Conversation"] == "(no reply)"
+
+
+def test_a_prompt_of_messages_with_an_image() -> None:
+    image = ImageUrlContentPart(image_url=ImageUrlSource(url=PNG))
+    prompt: Messages = [UserMessage(content=[TextContentPart(text="What is it?"), image])]
+    made = trace(
+        ([SystemMessage(content="Add."), *prompt], AssistantMessage(content="A cat")), prompt=prompt
+    )
+    made.info["feedback"] = f"the picture {PNG} shows a dog"
+    shown = record(made)
+    assert shown["Task input"] == "[user]\nWhat is it?\n[image]"
+    assert shown["Conversation"] == "[assistant]\nA cat"
+    assert shown["Feedback"] == f"the picture [binary data, {len(PNG)} characters] shows a dog"
+
+
+def test_columns_come_from_the_info_else_from_the_task() -> None:
+    made = trace((asked(), AssistantMessage(content="4")))
+    made.info["steps"] = [1, {"raw": b"xyz"}]
+    made.info["answer"] = "from the info"
+    shown = record(made, "steps", "answer", "scan", "absent")
+    assert shown["steps"] == [1, {"raw": "[binary data, 3 bytes]"}]
+    assert shown["answer"] == "from the info"
+    assert shown["scan"] == "[binary data, 2 bytes]"
+    assert "absent" not in shown
+
+
+def test_how_it_ended_where_that_was_not_ordinary() -> None:
+    made = trace((asked(), AssistantMessage(content="4 and")))
+    made.stop("max_turns", override=True)
+    made.calls[-1].error = Error(type="ProviderError", message="too long", status_code=400)
+    shown = record(made)
+    assert shown["Ended by"] == "max_turns"
+    assert shown["Truncated"] == "the reply was cut off at a limit"
+    assert shown["Error"] == "ProviderError: too long"
+
+
+def test_nothing_of_the_run_leaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MY_API_KEY", "sk-12345678")
+    made = trace()
+    home = Path.home()
+    made.info["feedback"] = f"see {tmp_path}/x, {home}/y, {made.id} and sk-12345678 \ud83d"
+    hide = hidden_texts([tmp_path])
+    shown = build_record(made, 0.0, (), hide)
+    assert shown["Feedback"] == "see [path]/x, [home]/y, [id] and [secret] ?"
+
+
+def test_long_parts_lose_their_middle_and_say_so() -> None:
+    assert shorten("abcdefghij", 10) == "abcdefghij"
+    assert shorten("abcdefghijkl", 6) == "abcd\n[... 6 characters left out ...]\nkl"
+
+
+@pytest.mark.parametrize("count", [1, 3, 20])
+def test_a_request_is_bounded_however_long_its_records_are(count: int) -> None:
+    long = {
+        "Task input": "i" * 100_000,
+        "Conversation": "c" * 1_000_000,
+        "Score": 0.5,
+        "Feedback": "f" * 100_000,
+        "notes": ["n" * 1000] * 100,
+    }
+    text = render_records([long] * count)
+    marks = 200 * 5 * count
+    assert len(text) <= min(RECORD_CHARS * count, EXAMPLES_CHARS) + marks
+    for letter in "icfn":
+        assert text.count(letter * 30) >= count
+    assert "characters left out" in text
+
+
+def test_records_are_rendered_in_order() -> None:
+    assert render_records([{"Task input": "a", "Score": 1.0}, {"Task input": "b"}]) == (
+        "## Example 1\n\n### Task input\na\n\n### Score\n1.0\n\n## Example 2\n\n### Task input\nb"
+    )
