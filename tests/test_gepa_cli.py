@@ -148,7 +148,7 @@ def test_a_used_run_directory_is_refused_unless_clean(
         before = (folder / "result.json").read_bytes()
         sent = len(endpoint.requests)
         assert run(endpoint, tmp_path, *name).status == 2
-        assert "already holds the results of a run" in capsys.readouterr().err.splitlines()[-1]
+        assert "already holds a run" in capsys.readouterr().err.splitlines()[-1]
         assert (folder / "result.json").read_bytes() == before
         assert len(endpoint.requests) == sent
         assert run(endpoint, tmp_path, *name, "--dry-run").status == 2

@@ -41,7 +41,13 @@ def test_a_better_prompt_is_found_and_everything_is_on_record(tmp_path: Path) ->
     assert (result["status"], result["finish_reason"]) == ("finished", "budget")
     assert (result["seed_val_mean"], result["best_val_mean"]) == (0.0, 1.0)
     assert (result["val_means"], result["parents"]) == ([0.0, 1.0], [None, 0])
-    assert result["rollouts"] == {"budget": 12, "charged": 12, "attempted": 12, "failed": 0}
+    assert result["rollouts"] == {
+        "budget": 12,
+        "charged": 12,
+        "attempted": 12,
+        "failed": 0,
+        "replayed": 0,
+    }
     assert result["proposals"] == {
         "asked": 1,
         "proposals": 1,
@@ -277,12 +283,12 @@ def test_only_the_teachers_own_sampling_is_sent_to_it(tmp_path: Path) -> None:
     with scripted() as endpoint:
         run(endpoint, tmp_path, "--max-total-rollouts", "12", "--sampling.temperature", "0.5")
         flags = ["--reflection-sampling.max-tokens", "99", "--reflection-sampling.top-k", "3"]
-        run(endpoint, tmp_path, "--max-total-rollouts", "12", *flags, "--reflection-model", "t")
+        run(endpoint, tmp_path, "--max-total-rollouts", "12", *flags, "--reflection-model", "teacher")
     plain, tuned = (request.body for request in teacher_requests(endpoint))
     assert set(plain) == {"model", "messages"}
     assert plain["model"] == "student"
     assert set(tuned) == {"model", "messages", "max_tokens", "top_k"}
-    assert (tuned["model"], tuned["max_tokens"]) == ("t", 99)
+    assert (tuned["model"], tuned["max_tokens"]) == ("teacher", 99)
     assert student_requests(endpoint)[0].body["temperature"] == 0.5
 
 

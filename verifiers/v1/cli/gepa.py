@@ -17,7 +17,8 @@ from pydantic_config.cli import ConfigFileError
 
 from verifiers.v1.gepa.checks import check_single_agent
 from verifiers.v1.gepa.config import GEPAConfig, narrow
-from verifiers.v1.gepa.runner import GEPAError, load_env, plan_run, run_gepa, write_config
+from verifiers.v1.gepa.rundir import write_config
+from verifiers.v1.gepa.runner import GEPAError, load_env, plan_run, run_gepa
 from verifiers.v1.gepa.sources import named_ids, parse_config, read_sources
 from verifiers.v1.utils.drive import Interrupted
 from verifiers.v1.utils.logging import LIBRARY_LOGGER, setup_logging

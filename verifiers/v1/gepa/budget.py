@@ -39,6 +39,9 @@ class Budget:
     """Episodes started, retries included."""
     failed: int = 0
     """Episodes that ended without a measurement."""
+    replayed: int = 0
+    """Measured by an earlier process of this run and taken from its record; they are charged and
+    attempted as well."""
     uncharged: dict[str, int] = field(default_factory=dict)
     """Measured in the other phases, by phase."""
     tokens: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -49,6 +52,10 @@ class Budget:
     @property
     def left(self) -> int:
         return self.total - self.charged - self._reserved
+
+    @property
+    def total_tokens(self) -> int:
+        return sum(sum(counts.values()) for counts in self.tokens.values())
 
     def reserve(self, rollouts: int) -> None:
         """Set `rollouts` aside. Raises `BudgetExhausted` where they don't fit."""

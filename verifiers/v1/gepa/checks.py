@@ -3,6 +3,7 @@
 Each check raises `ConfigError` with one line that says what is wrong and what to do about it.
 """
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -13,9 +14,12 @@ from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split
+from verifiers.v1.gepa.identity import IDENTITY_FILE
 from verifiers.v1.utils.loaders import harness_class
 from verifiers.v1.utils.prime import load_prime_config
 from verifiers.v1.utils.trace_store import TRACES_FILE
+
+logger = logging.getLogger(__name__)
 
 SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 
@@ -124,6 +128,10 @@ def check_budget(config: GEPAConfig, split: Split) -> str:
             f"{terms}): raise it, lower --num-val, or insist with --allow-small-budget"
         )
     left = budget - val
+    if budget < val + 3 * (proposal + val):
+        logger.warning(
+            "the budget pays for fewer than 3 accepted proposals: the search will hardly get going"
+        )
     return (
         f"budget: {budget} rollouts = {val} for the seed prompt's val pass + {left} for "
         f"{left // (proposal + val)} proposals if all are accepted ({proposal + val} each), "
@@ -132,19 +140,28 @@ def check_budget(config: GEPAConfig, split: Split) -> str:
 
 
 def check_run_dir(config: GEPAConfig) -> None:
-    """A run directory is never silently written over. Raises `ConfigError`."""
+    """A run directory is never silently written over, and only a run's own is gone on with. Raises
+    `ConfigError`."""
     run_dir = config.run_dir
+    if config.resume:
+        if config.clean or not config.save_results:
+            raise ConfigError("--resume needs the record of the run: drop --clean and save results")
+        if not (run_dir / IDENTITY_FILE).is_file():
+            raise ConfigError(
+                f"--resume: {run_dir} holds no run; name it with --run.name, or resume with "
+                "gepa @ <run>/configs/resolved/gepa.json --resume"
+            )
+        return
     if not config.save_results or not run_dir.exists():
         return
     if not run_dir.is_dir():
         raise ConfigError(f"{run_dir} is not a directory: pick another --run.name")
-    used = any((run_dir / name).exists() for name in (TRACES_FILE, "result.json"))
-    if not used:
+    if not any((run_dir / name).exists() for name in (IDENTITY_FILE, TRACES_FILE, "result.json")):
         return
     if not config.clean:
         raise ConfigError(
-            f"{run_dir} already holds the results of a run: pick another --run.name, or delete it "
-            "with --clean"
+            f"{run_dir} already holds a run: go on with it with --resume, pick another --run.name, "
+            "or delete it with --clean"
         )
     outer, inner = config.output_dir.resolve(), run_dir.resolve()
     if inner == outer or not inner.is_relative_to(outer):

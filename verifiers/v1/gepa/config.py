@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.env import TimeoutConfig
 from verifiers.v1.runtimes import PrimeConfig, SubprocessConfig
 from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.texts import is_text
@@ -98,9 +99,31 @@ class GEPAConfig(vf.EnvConfig):
     """Extra fields to show the teacher: keys of a trace's `info`, else fields of the task."""
     initial_prompt: str | None = None
     """System prompt to start from. None = the one that all tasks carry."""
-    max_attempts: int = Field(4, ge=1)
-    """Attempts per rollout and per teacher call, where the failure may pass."""
 
+    max_reflections: int | None = Field(None, ge=1)
+    """Stop after this many teacher calls."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Stop before the iteration that starts with this many tokens spent by all roles together."""
+    max_minutes: float | None = Field(None, gt=0)
+    """Stop before the iteration that starts this long after the run (or its resume) did."""
+    patience: int | None = Field(None, ge=1)
+    """Stop after this many proposals in a row without a better val mean."""
+    perfect_score: float | None = None
+    """The best score that a task can give, if there is one: stop when the val mean reaches it, and
+    propose nothing from a minibatch where every task has it."""
+
+    max_attempts: int = Field(3, ge=1)
+    """Attempts per rollout and per teacher call, where the failure may pass."""
+    max_dropped_fraction: float = Field(0.1, ge=0, lt=1)
+    """Share of a val pass that may turn out impossible to measure before the run stops."""
+    reflection_timeout: float | None = Field(600.0, gt=0)
+    """Seconds that a teacher call may take. None = no limit."""
+    timeout: TimeoutConfig = TimeoutConfig(episode=1800.0)
+    """Seconds that an episode and its finalize hook may take (`timeout.episode` 1800,
+    `timeout.finalize` no limit): one that takes longer is a fault and is tried again. The agent's
+    own time budget is `agent.timeout.rollout`."""
+    preflight: bool = True
+    """Ask the endpoints before the first rollout whether they serve the models."""
     max_concurrent: int | None = Field(
         128, ge=1, validation_alias=AliasChoices("max_concurrent", "c")
     )
@@ -119,6 +142,8 @@ class GEPAConfig(vf.EnvConfig):
     """Log at debug level."""
     dry_run: bool = Field(False, exclude=True)
     """Check everything and write the resolved config, send nothing."""
+    resume: bool = Field(False, exclude=True)
+    """Go on with the run in the run directory: nothing that it measured is run again."""
     clean: bool = Field(False, exclude=True)
     """Delete the run directory first if it holds an earlier run."""
 

@@ -45,8 +45,9 @@ class Split:
     def tasks(self) -> list[Task]:
         return [*self.train, *self.val, *self.test]
 
-    def record(self) -> dict[str, Any]:
-        """The split as `splits.json` holds it: index, id and content hash of every task."""
+    def record(self, val_left: list[Task] | None = None) -> dict[str, Any]:
+        """The split as `splits.json` holds it: index, id and content hash of every task, and, once
+        it is known which of val could be measured, the indices of those that were dropped."""
         parts = {
             name: [
                 {"idx": task.data.idx, "id": task.data.id, "hash": content_hash(task)}
@@ -55,7 +56,9 @@ class Split:
             for name in NAMES
         }
         duplicates = [{"idx": idx, "same_as": first} for idx, first in self.duplicates.items()]
-        return {**parts, "duplicates": duplicates}
+        left = {task.data.idx for task in (self.val if val_left is None else val_left)}
+        dropped = [task.data.idx for task in self.val if task.data.idx not in left]
+        return {**parts, "duplicates": duplicates, "dropped": dropped}
 
 
 def content_hash(task: Task) -> str:

@@ -37,6 +37,9 @@ TRY_LATER = re.compile(
 """Providers say with 429 or 403 both "too fast" and "no money left"; only the text tells. One that
 says when to try again means "too fast", even where it advertises its billing page."""
 
+DENIED = re.compile(r"Error code: (401|402|403|404)\b|insufficient_quota")
+"""How the OpenAI SDK words a permanent refusal."""
+
 CONTENT_FILTER = re.compile(r"content[_ ]?(filter|policy|management)|safety", re.IGNORECASE)
 CONTEXT_LENGTH = re.compile(
     r"context[_ ]length|context window|maximum context|prompt is too long|"
@@ -78,6 +81,16 @@ def judge_episode(episode: Episode) -> Verdict:
     if not episode.ok:
         return Verdict("transient", _words(episode.errors) or "the episode failed")
     return MEASURED
+
+
+def was_throttled(episode: Episode) -> bool:
+    """Whether any of the episode's calls was refused for going too fast, even if it got through in
+    the end."""
+    return any(
+        call.error is not None and call.error.status_code == 429
+        for trace in episode.traces
+        for call in trace.calls
+    )
 
 
 def _judge_trace(trace: Trace) -> Verdict:
@@ -123,7 +136,9 @@ def _judge_recorded(errors: Sequence[Error]) -> Verdict:
         return Verdict("transient", "the rollout failed without a recorded error")
     error = errors[-1]
     if error.type != "ProviderError":
-        return Verdict("transient", _words([error]))
+        # A judge inside a reward reaches us as the task's error; its key won't get any better.
+        denied = error.type == "TaskError" and DENIED.search(error.message)
+        return Verdict("permanent" if denied else "transient", _words([error]))
     return judge_status(error.status_code, error.message)
 
 

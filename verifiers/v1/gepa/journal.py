@@ -1,9 +1,15 @@
-"""The append-only record of a run: `traces.jsonl` and `reflections.jsonl`.
+"""The append-only record of a run, which is the run.
 
-Every finished episode is one line of `traces.jsonl`, written by the host's own writer in the host's
-own format, with one more key, `gepa`, that says which candidate it belongs to and what it counted
-as; the host's readers pass over a key that they don't know. Every teacher exchange is one line of
-`reflections.jsonl`. A line is in the file before what it records is counted.
+Three files of one JSON object per line, each line in the file before what it records is counted:
+
+- `traces.jsonl`: every finished episode, written by the host's own writer in the host's own format,
+  with one more key, `gepa`, that says which candidate it belongs to and what it counted as (the
+  host's readers pass over a key that they don't know);
+- `reflections.jsonl`: every teacher exchange;
+- `decisions.jsonl`: what the run made of rollouts that could not be measured.
+
+A write that the disk refuses is taken back, so that a line is in the record whole or not at all;
+only a killed process can leave half of one, at the end, and `replay.py` drops that.
 """
 
 import asyncio
@@ -16,16 +22,17 @@ from pydantic import BaseModel
 
 from verifiers.v1.episode import Episode, GroupInfo
 from verifiers.v1.gepa.failures import Fault, Kind
-from verifiers.v1.utils.trace_store import append_episode
+from verifiers.v1.utils.trace_store import TRACES_FILE, append_episode
 
 REFLECTIONS_FILE = "reflections.jsonl"
+DECISIONS_FILE = "decisions.jsonl"
 
 Phase = Literal["optimize"]
 """What a rollout is for: the search. Only this one is charged to the budget."""
 
 
 def prompt_digest(prompt: str) -> str:
-    """SHA-256 of a candidate's text: its name in the record."""
+    """SHA-256 of a text: a candidate's name in the record."""
     return hashlib.sha256(prompt.encode("utf-8")).hexdigest()
 
 
@@ -55,15 +62,15 @@ class RecordedEpisode(Episode):
 
 
 class Journal:
-    """Appends to the record of one run; without a directory (`save_results` off) to nothing."""
+    """Appends to the record of one run; without a directory (`save_results` off) to nothing.
+    Every method raises `Fault` where the line could not be written."""
 
     def __init__(self, run_dir: Path | None) -> None:
         self.run_dir = run_dir
         self._lock = asyncio.Lock()
-        self._reflections = 0
 
     async def episode(self, episode: Episode, stamp: Stamp) -> None:
-        """Append a finished episode. Raises `Fault` where the line could not be written."""
+        """Append a finished episode."""
         if self.run_dir is None:
             return
         fields = {name: getattr(episode, name) for name in Episode.model_fields}
@@ -72,16 +79,47 @@ class Journal:
         try:
             await append_episode(self.run_dir, recorded, self._lock)
         except OSError as error:
-            raise Fault(f"the journal could not be written: {error}") from error
+            async with self._lock:
+                drop_torn_line(self.run_dir / TRACES_FILE)
+            raise _refused(error) from error
 
     def reflection(self, exchange: dict[str, Any]) -> None:
-        """Append a teacher exchange. Raises `Fault` where the line could not be written."""
-        self._reflections += 1
+        """Append a teacher exchange."""
+        self._append(REFLECTIONS_FILE, exchange)
+
+    def decision(self, decision: dict[str, Any]) -> None:
+        """Append a decision about rollouts that were not measured."""
+        self._append(DECISIONS_FILE, decision)
+
+    def _append(self, name: str, line: dict[str, Any]) -> None:
         if self.run_dir is None:
             return
-        line = json.dumps({"id": self._reflections, **exchange}, allow_nan=False)
+        path = self.run_dir / name
         try:
-            with (self.run_dir / REFLECTIONS_FILE).open("ab") as file:
-                file.write(line.encode() + b"\n")
+            with path.open("ab") as file:
+                file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         except OSError as error:
-            raise Fault(f"the journal could not be written: {error}") from error
+            drop_torn_line(path)
+            raise _refused(error) from error
+
+
+def drop_torn_line(path: Path) -> bool:
+    """Cut `path` after its last whole line; whether there was anything to cut."""
+    if not path.exists():
+        return False
+    with path.open("r+b") as file:
+        size = end = file.seek(0, 2)
+        while end:
+            start = max(0, end - 65536)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                end = start + newline + 1
+                break
+            end = start
+        file.truncate(end)
+    return end < size
+
+
+def _refused(error: OSError) -> Fault:
+    return Fault(f"the journal could not be written: {error}")

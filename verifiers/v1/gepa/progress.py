@@ -23,6 +23,7 @@ from gepa.visualization import candidate_tree_html
 
 from verifiers.v1.gepa.budget import Budget
 from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.utils.texts import write_text
 
 logger = logging.getLogger(__name__)
@@ -42,16 +43,21 @@ class GEPALog:
 class Progress:
     """gepa's callback object for one run."""
 
-    def __init__(self, budget: Budget, run_dir: Path | None) -> None:
+    def __init__(self, budget: Budget, unmeasured: Unmeasured, run_dir: Path | None) -> None:
         self.state: GEPAState[str, int] | None = None
         self.seed_val_mean: float | None = None
+        self.best_val_mean: float | None = None
+        self.since_better = 0
+        """Proposals since the best val mean last rose."""
         self.accepted = 0
         self.rejected = 0
         self._budget = budget
+        self._unmeasured = unmeasured
         self._run_dir = run_dir
 
     def on_iteration_start(self, event: IterationStartEvent) -> None:
-        self.state = event["state"]
+        self.state = self._unmeasured.state = event["state"]
+        self._unmeasured.forget_minibatches()
 
     def on_optimization_end(self, event: OptimizationEndEvent) -> None:
         self.state = event["final_state"]
@@ -59,9 +65,12 @@ class Progress:
     def on_valset_evaluated(self, event: ValsetEvaluatedEvent) -> None:
         mean, index = event["average_score"], event["candidate_idx"]
         if index == 0:
-            self.seed_val_mean = mean
+            self.seed_val_mean = self.best_val_mean = mean
             self._log("seed prompt: val mean %.4f over %d tasks", mean, event["total_valset_size"])
             return
+        self.since_better += 1
+        if self.best_val_mean is None or mean > self.best_val_mean:
+            self.best_val_mean, self.since_better = mean, 0
         best = ", the best so far" if event["is_best_program"] else ""
         self._log("prompt %d: val mean %.4f%s", index, mean, best)
 
@@ -71,6 +80,7 @@ class Progress:
 
     def on_candidate_rejected(self, event: CandidateRejectedEvent) -> None:
         self.rejected += 1
+        self.since_better += 1
         self._log(
             "proposal rejected: minibatch sum %.4f, its parent's %.4f",
             event["new_score"],

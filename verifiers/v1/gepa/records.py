@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from verifiers.v1.episode import Episode
-from verifiers.v1.trace import Trace
+from verifiers.v1.episode import WireEpisode
+from verifiers.v1.trace import WireTrace
 from verifiers.v1.types import (
     AssistantMessage,
     Message,
@@ -49,7 +49,7 @@ SHORTEST_SECRET = 8
 
 
 def build_record(
-    trace: Trace, score: float, columns: Sequence[str], hide: Mapping[str, str]
+    trace: WireTrace, score: float, columns: Sequence[str], hide: Mapping[str, str]
 ) -> Record:
     """The record of one trace, not yet cut to size. `hide` maps texts that must not leave the
     machine to what stands in their place."""
@@ -78,7 +78,7 @@ def build_record(
 
 
 def episode_records(
-    episode: Episode, score: float, columns: Sequence[str], hide: Mapping[str, str]
+    episode: WireEpisode, score: float, columns: Sequence[str], hide: Mapping[str, str]
 ) -> list[Record]:
     """One record per trace of the episode."""
     private = {**hide, episode.id: "[id]"}
@@ -121,7 +121,7 @@ def _render(record: Record, size: int) -> str:
     return "\n\n".join(texts)
 
 
-def _parts(trace: Trace) -> dict[str, float | None]:
+def _parts(trace: WireTrace) -> dict[str, float | None]:
     """Each reward's weighted value and each metric's value, by name."""
     rewards = {
         name: None if reward is None else reward.value for name, reward in trace.rewards.items()
@@ -137,7 +137,7 @@ def _input(prompt: str | Messages | None) -> str:
     return "\n\n".join(_message(message) for message in prompt)
 
 
-def _conversation(trace: Trace) -> str:
+def _conversation(trace: WireTrace) -> str:
     """The messages after the system prompt and the task's input."""
     messages = [message for message in trace.messages if message.role != "system"]
     prompt = trace.task.data.prompt
@@ -191,7 +191,7 @@ def _without_bytes(value: Any) -> Any:
     return value
 
 
-def _workdir(trace: Trace) -> dict[str, str]:
+def _workdir(trace: WireTrace) -> dict[str, str]:
     runtime = trace.agent.runtime
     workdir = getattr(runtime, "id", None) if runtime is not None else None
     return {workdir: "[workdir]"} if workdir else {}

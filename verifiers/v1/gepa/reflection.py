@@ -10,7 +10,7 @@ all proposals of an iteration are one gather on the run's loop.
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gepa.proposer.reflective_mutation.reflection_lm import ReflectionJob, ReflectionProposal
@@ -26,6 +26,7 @@ from verifiers.v1.gepa.failures import MEASURED, Fault, Verdict, judge_error
 from verifiers.v1.gepa.journal import REFLECTIONS_FILE, Journal, prompt_digest
 from verifiers.v1.gepa.proposals import NoProposal, extract_prompt
 from verifiers.v1.gepa.records import render_records
+from verifiers.v1.gepa.replay import Replay
 from verifiers.v1.gepa.retries import retry_policy
 from verifiers.v1.judge import Judge
 from verifiers.v1.types import Usage
@@ -57,9 +58,6 @@ First explain in a few sentences what you change and why. Then end your reply wi
 system prompt, ready to use as it stands, in one block that opens and closes with a line of four
 backticks (````)."""
 
-MAX_FAILED = 3
-"""Teacher calls in a row that may fail (after their retries) before the run stops."""
-
 MAX_UNUSABLE = 10
 """Replies in a row that may hold no proposal before the run stops."""
 
@@ -73,6 +71,9 @@ class Answer:
     finish_reason: str | None = None
     usage: Usage | None = None
     retry_after: float | None = None
+    attempts: int = 1
+    recorded: bool = False
+    """Whether it comes from the record of a resumed run."""
 
 
 class Teacher(Judge[str, JudgeConfig]):
@@ -85,6 +86,7 @@ class Teacher(Judge[str, JudgeConfig]):
         model, client = config.teacher
         endpoint = client.model_dump(exclude={"type"})
         super().__init__(JudgeConfig(**endpoint, model=model, sampling=config.reflection_sampling))
+        self._timeout = config.reflection_timeout
         self._client: AsyncOpenAI | None = None
 
     async def ask(self, prompt: str) -> Answer:
@@ -93,11 +95,14 @@ class Teacher(Judge[str, JudgeConfig]):
             self._client = build_async_openai(self.config)
         sampling = self.config.sampling.model_dump(exclude_none=True)
         try:
-            completion = await self._client.chat.completions.create(
-                model=self.config.model,
-                messages=[{"role": "user", "content": prompt}],
-                extra_body=sampling,
-            )
+            async with asyncio.timeout(self._timeout):
+                completion = await self._client.chat.completions.create(
+                    model=self.config.model,
+                    messages=[{"role": "user", "content": prompt}],
+                    extra_body=sampling,
+                )
+        except TimeoutError:
+            return Answer(Verdict("transient", f"no answer within {self._timeout:g} seconds"))
         except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
             return Answer(judge_error(error), retry_after=_retry_after(error))
         if not isinstance(completion, ChatCompletion):
@@ -131,16 +136,22 @@ class Reflection:
     (up to trailing blanks). Raises `Fault` for what trying again can't mend."""
 
     def __init__(
-        self, config: GEPAConfig, seed_prompt: str, drive: Drive, journal: Journal, budget: Budget
+        self,
+        config: GEPAConfig,
+        seed_prompt: str,
+        drive: Drive,
+        journal: Journal,
+        replay: Replay,
+        budget: Budget,
     ) -> None:
         self.teacher = Teacher(config)
         self.counts = {"asked": 0, "proposals": 0, "no_proposal": 0, "failed": 0}
         self._attempts = config.max_attempts
         self._drive = drive
         self._journal = journal
+        self._replay = replay
         self._budget = budget
         self._known = {seed_prompt.rstrip()}
-        self._failed_in_row = 0
         self._unusable_in_row = 0
         self._stop: BaseException | None = None
 
@@ -159,25 +170,45 @@ class Reflection:
         """One proposal per job, in order, all teacher calls in flight together. A job without a
         usable reply gets a proposal without texts, which gepa skips at no cost."""
         prompts = [
-            self.teacher.build_messages(
-                current_prompt=candidate[COMPONENT],
-                examples=render_records([dict(record) for record in dataset[COMPONENT]]),
+            str(
+                self.teacher.build_messages(
+                    current_prompt=candidate[COMPONENT],
+                    examples=render_records([dict(record) for record in dataset[COMPONENT]]),
+                )
             )
             for candidate, dataset, _ in jobs
         ]
-        answers = self._drive.run(self._ask_all([str(prompt) for prompt in prompts]))
+        recalled = [self._recall(prompt) for prompt in prompts]
+        missing = [
+            prompt for prompt, answer in zip(prompts, recalled, strict=True) if answer is None
+        ]
+        if missing:
+            self._replay.check_at_end(f"teacher call {self.counts['asked'] + 1}")
+        fresh = iter(self._drive.run(self._ask_all(missing)) if missing else ())
         proposals = [
-            self._proposal(candidate[COMPONENT], str(prompt), *answer)
-            for (candidate, _, _), prompt, answer in zip(jobs, prompts, answers, strict=True)
+            self._proposal(candidate[COMPONENT], prompt, answer or next(fresh))
+            for (candidate, _, _), prompt, answer in zip(jobs, prompts, recalled, strict=True)
         ]
         if self._stop is not None:
             raise self._stop
         return [(proposal, self) for proposal in proposals]
 
-    async def _ask_all(self, prompts: list[str]) -> list[tuple[Answer, int]]:
+    def _recall(self, prompt: str) -> Answer | None:
+        """The recorded answer to this very prompt, if the record of a resumed run holds it."""
+        exchange = self._replay.exchange(prompt)
+        if exchange is None:
+            return None
+        return Answer(
+            Verdict(**exchange["answer"]),
+            exchange["reply"],
+            exchange["finish_reason"],
+            recorded=True,
+        )
+
+    async def _ask_all(self, prompts: list[str]) -> list[Answer]:
         return await asyncio.gather(*(self._ask(prompt) for prompt in prompts))
 
-    async def _ask(self, prompt: str) -> tuple[Answer, int]:
+    async def _ask(self, prompt: str) -> Answer:
         attempts = 0
 
         async def attempt() -> Answer:
@@ -188,33 +219,19 @@ class Reflection:
             return answer
 
         answer: Answer = await retry_policy(self._attempts, "teacher call")(attempt)
-        return answer, attempts
+        return replace(answer, attempts=attempts)
 
-    def _proposal(
-        self, parent: str, prompt: str, answer: Answer, attempts: int
-    ) -> ReflectionProposal:
+    def _proposal(self, parent: str, prompt: str, answer: Answer) -> ReflectionProposal:
         """The proposal that an answer holds, recorded and counted."""
         text = self._usable(answer)
-        reason = text.reason if isinstance(text, NoProposal) else None
-        self._journal.reflection(
-            {
-                "parent": prompt_digest(parent),
-                "prompt": prompt,
-                "reply": answer.text,
-                "finish_reason": answer.finish_reason,
-                "usage": answer.usage.model_dump(exclude_none=True) if answer.usage else None,
-                "attempts": attempts,
-                "verdict": "no proposal" if reason else "proposal",
-                "reason": reason,
-                "candidate": prompt_digest(text) if isinstance(text, str) else None,
-            }
-        )
+        if not answer.recorded:
+            self._journal.reflection(_exchange(parent, prompt, answer, text))
         self.counts["asked"] += 1
         if isinstance(text, NoProposal):
             self._count(answer.verdict, text.reason)
             return ReflectionProposal(new_texts={})
         self.counts["proposals"] += 1
-        self._failed_in_row = self._unusable_in_row = 0
+        self._unusable_in_row = 0
         return ReflectionProposal(
             new_texts={COMPONENT: text},
             prompts={COMPONENT: prompt},
@@ -222,7 +239,7 @@ class Reflection:
         )
 
     def _usable(self, answer: Answer) -> str | NoProposal:
-        if answer.verdict is not MEASURED:
+        if answer.verdict != MEASURED:
             return NoProposal(f"the teacher's endpoint failed: {answer.verdict.cause}")
         text = extract_prompt(answer.text, answer.finish_reason)
         if isinstance(text, str) and text.rstrip() in self._known:
@@ -234,25 +251,37 @@ class Reflection:
     def _count(self, verdict: Verdict, reason: str) -> None:
         """Count an answer without a proposal, and decide whether the run can go on."""
         logger.info("no proposal: %s", reason)
-        where = f"({self.teacher.config.base_url})"
-        if verdict.kind == "measured":  # the endpoint works; it is the reply that is of no use
-            self.counts["no_proposal"] += 1
-            self._failed_in_row = 0
-            self._unusable_in_row += 1
-            if self._unusable_in_row == MAX_UNUSABLE:
-                self._stop = SearchStopped(
-                    "unusable_replies",
-                    f"{MAX_UNUSABLE} replies of the teacher in a row held no proposal (the last: "
-                    f"{reason}); read {REFLECTIONS_FILE}, then try another --reflection-model or a "
-                    "larger --reflection-sampling.max-tokens",
-                )
+        if verdict.kind != "measured":
+            self.counts["failed"] += 1
+            times = f" {self._attempts} times in a row" if verdict.kind == "transient" else ""
+            where = self.teacher.config.base_url
+            self._stop = Fault(f"the teacher failed{times}: {verdict.cause} ({where})")
             return
-        self.counts["failed"] += 1
-        self._failed_in_row += 1
-        if verdict.kind == "permanent":
-            self._stop = Fault(f"the teacher failed: {verdict.cause} {where}")
-        elif self._failed_in_row == MAX_FAILED:
-            self._stop = Fault(
-                f"the teacher failed {MAX_FAILED} times in a row, after {self._attempts} attempts "
-                f"each: {verdict.cause} {where}"
+        # The endpoint works; it is the reply that is of no use.
+        self.counts["no_proposal"] += 1
+        self._unusable_in_row += 1
+        if self._unusable_in_row == MAX_UNUSABLE:
+            self._stop = SearchStopped(
+                "unusable_replies",
+                f"{MAX_UNUSABLE} replies of the teacher in a row held no proposal (the last: "
+                f"{reason}); read {REFLECTIONS_FILE}, then try another --reflection-model or a "
+                "larger --reflection-sampling.max-tokens",
             )
+
+
+def _exchange(parent: str, prompt: str, answer: Answer, text: str | NoProposal) -> dict[str, Any]:
+    """A line of `reflections.jsonl`."""
+    failed = answer.verdict.kind != "measured"
+    usable = isinstance(text, str)
+    return {
+        "parent": prompt_digest(parent),
+        "prompt": prompt,
+        "reply": answer.text,
+        "finish_reason": answer.finish_reason,
+        "usage": answer.usage.model_dump(exclude_none=True) if answer.usage else None,
+        "attempts": answer.attempts,
+        "answer": asdict(answer.verdict),
+        "verdict": "failed" if failed else "proposal" if usable else "no proposal",
+        "reason": None if isinstance(text, str) else text.reason,
+        "candidate": prompt_digest(text) if isinstance(text, str) else None,
+    }

@@ -1,6 +1,5 @@
 """The outcome of a run: `best_system_prompt.txt`, `result.json`, the last lines of the log."""
 
-import json
 import logging
 import shlex
 from dataclasses import dataclass, field
@@ -9,14 +8,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.rundir import CONFIG_FILE, SPLITS_FILE, resume_command, write_json
 from verifiers.v1.utils.texts import write_text
 
 logger = logging.getLogger(__name__)
 
 PROMPT_FILE = "best_system_prompt.txt"
 RESULT_FILE = "result.json"
-CONFIG_FILE = "configs/resolved/gepa.json"
-SPLITS_FILE = "splits.json"
 
 Status = Literal["finished", "interrupted", "failed"]
 
@@ -30,7 +28,7 @@ class Outcome:
 
     status: Status
     finish_reason: str
-    """Why the search ended: `budget`, `unusable_replies`, the signal's name, or `fault`."""
+    """Why the search ended: `budget` or another stop condition, the signal's name, or `fault`."""
     message: str
     """The same for a person, with the cause of a fault."""
     best_system_prompt: str
@@ -47,11 +45,14 @@ class Outcome:
     unvalidated: list[str]
     """Prompts that won their minibatch when the budget no longer paid for their val pass."""
     rollouts: dict[str, int]
-    """`budget`, `charged` (measured in the search), `attempted`, `failed`."""
+    """`budget`, `charged` (measured in the search), `attempted`, `failed`, and `replayed`: those
+    of the charged that an earlier process of the run measured."""
     proposals: dict[str, int]
     """Of the teacher calls `asked`: `no_proposal`, `failed`, `accepted`, `rejected`."""
     tokens: dict[str, dict[str, int]]
     """Reported `input` and `output` tokens by role: student, teacher, judges."""
+    dropped: list[int] = field(default_factory=list)
+    """Indices of the val tasks that could not be measured with the seed prompt."""
     warnings: list[str] = field(default_factory=list)
     run_dir: Path | None = None
 
@@ -81,12 +82,16 @@ def result_json(outcome: Outcome, config: GEPAConfig) -> dict[str, Any]:
         "val_means": outcome.val_means,
         "parents": outcome.parents,
         "unvalidated": outcome.unvalidated,
+        "dropped": outcome.dropped,
         "rollouts": outcome.rollouts,
         "proposals": outcome.proposals,
         "tokens": outcome.tokens,
         "warnings": outcome.warnings,
         "artifacts": _artifacts(outcome.run_dir),
-        "commands": {"vf_eval": eval_command(config, outcome.run_dir)},
+        "commands": {
+            "vf_eval": eval_command(config, outcome.run_dir),
+            "resume": resume_command(config) if outcome.run_dir else None,
+        },
         "versions": {name: version(name) for name in ("verifiers-gepa", "verifiers", "gepa")},
     }
 
@@ -96,14 +101,7 @@ def write_outcome(outcome: Outcome, config: GEPAConfig) -> None:
     if outcome.run_dir is None:
         return
     write_text(outcome.run_dir / PROMPT_FILE, outcome.best_system_prompt)
-    result = json.dumps(result_json(outcome, config), indent=2, allow_nan=False)
-    write_text(outcome.run_dir / RESULT_FILE, result + "\n")
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write `value` as indented JSON, making the folders above it. Raises `OSError`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+    write_json(outcome.run_dir / RESULT_FILE, result_json(outcome, config))
 
 
 def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
@@ -121,7 +119,9 @@ def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
     if outcome.run_dir is not None:
         mark = " (partial: the best so far)" if outcome.partial else ""
         logger.info("prompt: %s%s", outcome.run_dir / PROMPT_FILE, mark)
-        if not outcome.partial:
+        if outcome.partial:
+            logger.info("go on with: %s", resume_command(config))
+        else:
             logger.info("evaluate it with: %s", eval_command(config, outcome.run_dir))
     rollouts = outcome.rollouts
     summary = f"{rollouts['charged']} of {rollouts['budget']} rollouts"
@@ -151,6 +151,7 @@ def _artifacts(run_dir: Path | None) -> dict[str, str]:
         "splits": SPLITS_FILE,
         "traces": "traces.jsonl",
         "reflections": "reflections.jsonl",
+        "decisions": "decisions.jsonl",
         "candidates": "candidates.json",
         "run_log": "run_log.json",
         "candidate_tree": "candidate_tree.html",

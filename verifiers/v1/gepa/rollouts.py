@@ -1,29 +1,36 @@
 """The one place where episodes run.
 
 A batch of (prompt, task) pairs goes in, one measurement each comes out, in the same order however
-the rollouts finish. In between: the prompt is put into the task, an endpoint is chosen, the episode
-runs under the run's concurrency, it is judged, tried again where that may help, written to the
-journal, and only then counted.
+the rollouts finish. What the record of a resumed run holds comes from there; for the rest, the
+prompt is put into the task, an endpoint is chosen, the episode runs as soon as the throttle lets
+it, is judged, tried again where that may help, written to the journal, and only then counted.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from pydantic import TypeAdapter
 
 from verifiers.v1.clients import ModelContext
 from verifiers.v1.env import Env
-from verifiers.v1.episode import Episode
+from verifiers.v1.episode import Episode, WireEpisode
 from verifiers.v1.gepa.budget import Budget
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import content_hash
-from verifiers.v1.gepa.failures import Fault, Verdict, judge_episode
+from verifiers.v1.gepa.failures import Fault, Verdict, judge_episode, was_throttled
 from verifiers.v1.gepa.journal import Journal, Phase, Stamp, prompt_digest
+from verifiers.v1.gepa.replay import GIVEN_UP, Recorded, Replay
 from verifiers.v1.gepa.retries import retry_policy
 from verifiers.v1.task import Task
+from verifiers.v1.types import Usage
+from verifiers.v1.utils.throttle import Throttle
 
 logger = logging.getLogger(__name__)
+
+UNLIMITED = 4096
+"""Rollouts in flight where the config sets no limit: the throttle needs a number to halve."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +45,32 @@ class Job:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One measured rollout."""
+    """What came of a job."""
 
-    episode: Episode
-    score: float
+    score: float | None
+    """None where it could not be measured."""
+    cause: str = ""
+    """Why not."""
+    occurrence: int = 0
+    """How often the same prompt ran on the same task before."""
+    source: Episode | Recorded | None = None
+    live: bool = True
+    """Whether it ran now, or comes from the record."""
+
+    @property
+    def episode_id(self) -> str:
+        if isinstance(self.source, Recorded):
+            return self.source.episode_id
+        return self.source.id if self.source else ""
+
+    def episode(self) -> WireEpisode:
+        """The episode as a reader of the record sees it, whether it ran now or then: what the
+        teacher is shown must be the same for both."""
+        assert self.source is not None
+        if isinstance(self.source, Recorded):
+            return WireEpisode.model_validate_json(self.source.line())
+        line = TypeAdapter(type(self.source)).dump_json(self.source, exclude_none=True)
+        return WireEpisode.model_validate_json(line)
 
 
 @dataclass(frozen=True)
@@ -60,11 +89,19 @@ class Endpoints:
             for client in config.endpoints
         ]
         self.in_flight = [0] * len(self.contexts)
+        self.taken = [0] * len(self.contexts)
+        """Rollouts that each endpoint got so far."""
+
+    @property
+    def names(self) -> str:
+        return ", ".join(context.client.base_url for context in self.contexts)
 
     def take(self) -> int:
         """The index of the endpoint for the next rollout; give it back with `free`."""
-        index = self.in_flight.index(min(self.in_flight))
+        load = list(zip(self.in_flight, self.taken, strict=True))
+        index = load.index(min(load))
         self.in_flight[index] += 1
+        self.taken[index] += 1
         return index
 
     def free(self, index: int) -> None:
@@ -74,51 +111,84 @@ class Endpoints:
 class Rollouts:
     """Runs batches of jobs on the loop that it is awaited on."""
 
-    def __init__(self, env: Env, config: GEPAConfig, budget: Budget, journal: Journal) -> None:
+    def __init__(
+        self, env: Env, config: GEPAConfig, budget: Budget, journal: Journal, replay: Replay
+    ) -> None:
         self.env = env
         self.budget = budget
         self.journal = journal
+        self.replay = replay
         self.endpoints = Endpoints(config)
+        self.throttle = Throttle(config.max_concurrent or UNLIMITED)
         self._attempts = config.max_attempts
-        self._slots = asyncio.Semaphore(config.max_concurrent) if config.max_concurrent else None
         self._lowest = 0.0
+        self._hashes: dict[int | None, str] = {}
         self._broken: Fault | None = None
         """The permanent fault after which no rollout starts any more."""
 
-    async def measure(self, jobs: Sequence[Job]) -> list[Measurement]:
-        """Measure every job. Raises `BudgetExhausted` before the first request where the batch
-        does not fit into the budget, `Fault` as soon as one rollout can't be measured; what was
-        measured until then is in the journal and counted."""
-        charging = [job for job in jobs if job.phase == "optimize"]
-        self.budget.reserve(len(charging))
+    async def measure(self, jobs: Sequence[Job], step: str) -> list[Measurement]:
+        """Measure every job; `step` names the batch for a person.
+
+        Raises `BudgetExhausted` before the first request where the batch does not fit into the
+        budget, `Divergence` where the record of a resumed run holds something else, `Fault` as soon
+        as a fault is permanent; what was measured until then is in the journal and counted.
+        """
+        charging = sum(job.phase == "optimize" for job in jobs)
+        self.budget.reserve(charging)
         before = self.budget.charged
-        tasks = [asyncio.create_task(self._measure(job)) for job in jobs]
+        try:
+            recalled = [self._recall(job) for job in jobs]
+            missing = [
+                (job, occurrence)
+                for job, (occurrence, measurement) in zip(jobs, recalled, strict=True)
+                if measurement is None
+            ]
+            if missing:
+                self.replay.check_at_end(step)
+            fresh = iter(await self._measure_all(missing))
+        finally:
+            self.budget.release(charging - (self.budget.charged - before))
+        return self._with_floor([old or next(fresh) for _, old in recalled])
+
+    def _recall(self, job: Job) -> tuple[int, Measurement | None]:
+        """How often the job was asked for before, and what the record holds of it."""
+        key = (job.phase, prompt_digest(job.prompt), self.task_hash(job.task))
+        occurrence, recorded = self.replay.rollout(*key)
+        if recorded is None:
+            return occurrence, None
+        if recorded == GIVEN_UP:
+            return occurrence, Measurement(None, GIVEN_UP, occurrence, live=False)
+        assert isinstance(recorded, Recorded)
+        self.budget.replayed += 1
+        self.budget.attempted += 1
+        self._count(job, measured=True)
+        score = recorded.stamp.score
+        return occurrence, Measurement(score, "", occurrence, recorded, live=False)
+
+    async def _measure_all(self, missing: Sequence[tuple[Job, int]]) -> list[Measurement]:
+        """Measure live, all together; the first fault ends all of them."""
+        tasks = [asyncio.create_task(self._measure(*job)) for job in missing]
         try:
             if tasks:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
                 for task in done:
                     task.result()  # raises what stopped the batch
+            return [task.result() for task in tasks]
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self.budget.release(len(charging) - (self.budget.charged - before))
-        return self._scored([task.result() for task in tasks])
 
-    def _scored(self, attempts: list[_Attempt]) -> list[Measurement]:
-        """Scores for a whole batch: what never reached its rewards is as bad as the worst that was
-        measured so far (decided per batch, so that the order of finishing can't matter)."""
-        scores = [_score(attempt.episode) for attempt in attempts if attempt.verdict.scored]
-        self._lowest = min([self._lowest, *scores])
+    def _with_floor(self, batch: list[Measurement]) -> list[Measurement]:
+        """What never reached its rewards is as bad as the worst that was measured so far (decided
+        per batch, so that the order of finishing can't matter)."""
+        self._lowest = min([self._lowest, *(m.score for m in batch if m.score is not None)])
         return [
-            Measurement(
-                attempt.episode,
-                _score(attempt.episode) if attempt.verdict.scored else self._lowest,
-            )
-            for attempt in attempts
+            replace(m, score=self._lowest) if m.score is None and m.source is not None else m
+            for m in batch
         ]
 
-    async def _measure(self, job: Job) -> _Attempt:
+    async def _measure(self, job: Job, occurrence: int) -> Measurement:
         policy = retry_policy(self._attempts, f"rollout of task {job.task.data.idx}")
         number = 0
 
@@ -128,27 +198,34 @@ class Rollouts:
             return await self._attempt(job, number)
 
         outcome: _Attempt = await policy(attempt)
-        if outcome.verdict.kind == "transient":
-            raise self._fault(job, outcome.verdict, f" in {number} attempts")
         if self._broken is not None:
             raise self._broken
-        return outcome
+        if outcome.verdict.kind == "transient":
+            cause = f"{outcome.verdict.cause} (in {number} attempts at {self.endpoints.names})"
+            return Measurement(None, cause, occurrence)
+        score = _score(outcome.episode) if outcome.verdict.scored else None
+        return Measurement(score, "", occurrence, outcome.episode)
 
     async def _attempt(self, job: Job, number: int) -> _Attempt:
-        async with self._slots or contextlib.nullcontext():
+        async with self.throttle.slot() as place:
             if self._broken is not None:
                 raise self._broken
             episode = await self._episode(job)
             verdict = judge_episode(episode)
             if verdict.kind == "permanent":
-                self._broken = self._fault(job, verdict)
-        self._count_tokens(episode)
+                self._broken = Fault(
+                    f"task {job.task.data.idx} could not be measured: {verdict.cause} "
+                    f"({self.endpoints.names})"
+                )
+            self._adapt(place, episode)
+        for role, usage in episode_usage(episode):
+            self.budget.count_tokens(role, usage)
         measured = verdict.kind == "measured"
         stamp = Stamp(
             phase=job.phase,
             split=job.split,
             candidate=prompt_digest(job.prompt),
-            task=content_hash(job.task),
+            task=self.task_hash(job.task),
             attempt=number,
             verdict=verdict.kind,
             cause=verdict.cause,
@@ -174,10 +251,14 @@ class Rollouts:
         finally:
             self.endpoints.free(endpoint)
 
-    def _fault(self, job: Job, verdict: Verdict, how: str = "") -> Fault:
-        urls = ", ".join(context.client.base_url for context in self.endpoints.contexts)
-        task = f"task {job.task.data.idx}"
-        return Fault(f"{task} could not be measured{how}: {verdict.cause} ({urls})")
+    def _adapt(self, place: int, episode: Episode) -> None:
+        if not was_throttled(episode):
+            self.throttle.succeeded()
+        elif self.throttle.refused(place):
+            logger.warning(
+                "the endpoint throttles (429): going on with %d rollouts in flight",
+                self.throttle.limit,
+            )
 
     def _count(self, job: Job, measured: bool) -> None:
         if not measured:
@@ -187,11 +268,20 @@ class Rollouts:
         else:
             self.budget.count_uncharged(job.phase)
 
-    def _count_tokens(self, episode: Episode) -> None:
-        self.budget.count_tokens("student", episode.usage)
-        for trace in episode.traces:
-            for usage in trace.extra_usage:
-                self.budget.count_tokens("judges", usage)
+    def task_hash(self, task: Task) -> str:
+        """The content hash of a task, worked out once."""
+        if task.data.idx not in self._hashes:
+            self._hashes[task.data.idx] = content_hash(task)
+        return self._hashes[task.data.idx]
+
+
+def episode_usage(episode: Episode) -> list[tuple[str, Usage]]:
+    """Role and reported usage of every call of an episode."""
+    usage = []
+    for trace in episode.traces:
+        usage += [("student", call.usage) for call in trace.calls if call.usage is not None]
+        usage += [("judges", judge) for judge in trace.extra_usage]
+    return usage
 
 
 def _score(episode: Episode) -> float:

@@ -7,8 +7,9 @@ into the teardown here.
 """
 
 import asyncio
+import dataclasses
+import json
 import logging
-import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,24 +22,28 @@ import verifiers.v1 as vf
 from verifiers.v1.gepa import checks
 from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.budget import Budget, SearchStopped
-from verifiers.v1.gepa.checks import ConfigError
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, seed_prompt, split_tasks
 from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.gepa.identity import check_identity, run_identity, write_identity
 from verifiers.v1.gepa.journal import Journal
+from verifiers.v1.gepa.opening import run_seed_pass
+from verifiers.v1.gepa.preflight import check_endpoints
 from verifiers.v1.gepa.progress import GEPALog, Progress
 from verifiers.v1.gepa.records import hidden_texts
 from verifiers.v1.gepa.reflection import Reflection
+from verifiers.v1.gepa.replay import Divergence, Replay
 from verifiers.v1.gepa.report import (
-    CONFIG_FILE,
-    SPLITS_FILE,
+    RESULT_FILE,
     Outcome,
     Status,
     log_outcome,
-    write_json,
     write_outcome,
 )
 from verifiers.v1.gepa.rollouts import Rollouts
+from verifiers.v1.gepa.rundir import SPLITS_FILE, locked, write_config, write_json
+from verifiers.v1.gepa.stops import stop_check
+from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.utils.drive import Drive, Held
 from verifiers.v1.utils.texts import read_text
 
@@ -124,25 +129,67 @@ def run_gepa(env: vf.Env, config: GEPAConfig) -> Outcome:
 
 def _run(env: vf.Env, config: GEPAConfig) -> Outcome:
     plan = plan_run(env, config)
-    run_dir = _open_run_dir(plan, config)
-    budget = Budget(config.max_total_rollouts)
-    progress = Progress(budget, run_dir)
+    with locked(config) as run_dir:
+        replay = _open_record(plan, config, run_dir)
+        outcome, error = _optimize(env, config, plan, run_dir, replay)
+    if isinstance(error, KeyboardInterrupt):
+        raise error
+    if error is not None:
+        raise GEPAError(outcome) from error
+    return outcome
+
+
+def _open_record(plan: Plan, config: GEPAConfig, run_dir: Path | None) -> Replay:
+    """Write what is known before the first rollout, or read the record of the run to go on with."""
+    if run_dir is None:
+        return Replay()
+    identity = run_identity(config, plan.split, plan.seed_prompt)
+    if config.resume:
+        check_identity(run_dir, identity)
+        replay = Replay.load(run_dir)
+        logger.info("going on with %s: %d rollouts and %d teacher replies", run_dir, *replay.left)
+        write_config(config)
+        return replay
+    write_config(config)
+    write_json(run_dir / SPLITS_FILE, plan.split.record())
+    write_identity(run_dir, identity)
+    logger.info("run directory: %s", run_dir)
+    return Replay()
+
+
+def _optimize(
+    env: vf.Env, config: GEPAConfig, plan: Plan, run_dir: Path | None, replay: Replay
+) -> tuple[Outcome, BaseException | None]:
+    """The run itself; its outcome, and what cut it short if anything did."""
+    budget = Budget(_total(config, run_dir))
+    budget.failed += replay.failed
+    budget.attempted += replay.failed
+    for role, usage in replay.usage:
+        budget.count_tokens(role, usage)
     with Drive() as drive, drive.signals():
         journal = Journal(run_dir)
-        rollouts = Rollouts(env, config, budget, journal)
+        unmeasured = Unmeasured(config.max_dropped_fraction, journal)
+        progress = Progress(budget, unmeasured, run_dir)
+        rollouts = Rollouts(env, config, budget, journal, replay)
         hide = hidden_texts([run_dir] if run_dir else [])
-        adapter = GEPAAdapter(rollouts, plan.split, drive, config.reflection_columns, hide)
-        reflection = Reflection(config, plan.seed_prompt, drive, journal, budget)
+        columns = config.reflection_columns
+        adapter = GEPAAdapter(rollouts, plan.split, drive, unmeasured, columns=columns, hide=hide)
+        reflection = Reflection(config, plan.seed_prompt, drive, journal, replay, budget)
         serving = Held(env.serving())
         try:
+            if config.preflight and not config.resume:
+                drive.run(check_endpoints(config))
             drive.run(serving.open())
-            _search(plan, config, adapter, reflection, progress)
-            ending = Ending("finished", "budget", "the budget does not pay for another proposal")
+            val = run_seed_pass(adapter, plan.seed_prompt)
+            if run_dir is not None:
+                write_json(run_dir / SPLITS_FILE, plan.split.record(val))
+            _search(plan, val, config, adapter, reflection, progress)
+            raise SearchStopped("budget", "gepa ended the search")
         except SearchStopped as stop:
             ending = Ending("finished", stop.reason, str(stop))
         except KeyboardInterrupt as signal:
             ending = Ending("interrupted", str(signal) or "SIGINT", f"stopped by {signal}", signal)
-        except Fault as fault:
+        except (Fault, Divergence) as fault:
             ending = Ending("failed", "fault", str(fault), fault)
         except Exception as error:
             logger.debug("the run failed", exc_info=True)
@@ -151,59 +198,66 @@ def _run(env: vf.Env, config: GEPAConfig) -> Outcome:
             drive.finish(serving.close())
             drive.finish(reflection.teacher.aclose())
         outcome = _outcome(ending, plan, config, adapter, reflection, progress)
+        ending = _write(ending, outcome, config, progress, replay)
+        outcome = dataclasses.replace(outcome, status=ending.status, message=ending.message)
+    log_outcome(outcome, config)
+    return outcome, ending.error
+
+
+def _total(config: GEPAConfig, run_dir: Path | None) -> int:
+    """The budget: the config's, but of a run that had spent its own, at least that."""
+    total = config.max_total_rollouts
+    if not config.resume or run_dir is None or not (run_dir / RESULT_FILE).exists():
+        return total
+    result = json.loads((run_dir / RESULT_FILE).read_bytes())
+    spent = result["rollouts"]["budget"]
+    if result["status"] != "finished" or result["finish_reason"] != "budget" or total > spent:
+        return total
+    logger.info("the run has already finished: raise --max-total-rollouts above %d to go on", spent)
+    return int(spent)
+
+
+def _write(
+    ending: Ending, outcome: Outcome, config: GEPAConfig, progress: Progress, replay: Replay
+) -> Ending:
+    """Write the outcome, unless a resumed run was cut short before it had caught up with its
+    record: what stands there knows more. Returns the ending, a failed one if the disk refused."""
+    if outcome.partial and replay.left != (0, 0):
+        return ending
+    try:
         progress.write_files()
         write_outcome(outcome, config)
-    log_outcome(outcome, config)
-    if isinstance(ending.error, KeyboardInterrupt):
-        raise ending.error
-    if ending.error is not None:
-        raise GEPAError(outcome) from ending.error
-    return outcome
-
-
-def _open_run_dir(plan: Plan, config: GEPAConfig) -> Path | None:
-    """Make the run directory with what is known before the first rollout."""
-    if not config.save_results:
-        return None
-    run_dir = config.run_dir
-    if config.clean and run_dir.exists():
-        shutil.rmtree(run_dir)
-    write_config(config)
-    write_json(run_dir / SPLITS_FILE, plan.split.record())
-    logger.info("run directory: %s", run_dir)
-    return run_dir
-
-
-def write_config(config: GEPAConfig) -> Path:
-    """Write the resolved config, re-runnable with `gepa @ <path>`; its path."""
-    path = config.run_dir / CONFIG_FILE
-    try:
-        write_json(path, config.model_dump(mode="json"))
-    except OSError as error:
-        raise ConfigError(f"the run directory can't be written: {error}") from error
-    return path
+    except (OSError, Fault) as error:
+        if ending.error is not None:
+            logger.error("the outcome could not be written: %s", error)
+            return ending
+        return Ending("failed", "fault", f"the outcome could not be written: {error}", error)
+    return ending
 
 
 def _search(
     plan: Plan,
+    val: list[vf.Task],
     config: GEPAConfig,
     adapter: GEPAAdapter,
     reflection: Reflection,
     progress: Progress,
 ) -> None:
-    """gepa's search. What it finds is in `progress.state`, also when it is cut short."""
+    """gepa's search over `val`. It ends by `SearchStopped`; what it found is in
+    `progress.state`."""
     minibatch = min(config.reflection_minibatch_size, len(plan.split.train))
-    budget = adapter.rollouts.budget
+    budget, run_dir = adapter.rollouts.budget, adapter.rollouts.journal.run_dir
     optimize(
         seed_candidate={COMPONENT: plan.seed_prompt},
         trainset=[task.data.idx for task in plan.split.train],
-        valset=[task.data.idx for task in plan.split.val],
+        valset=[task.data.idx for task in val],
         adapter=adapter,
         reflection_strategy=reflection,
         reflection_minibatch_size=minibatch,
-        stop_callbacks=lambda _: budget.left < 2 * minibatch,
+        stop_callbacks=stop_check(config, minibatch, budget, reflection, progress, run_dir),
         # Scales differ: whether a score is perfect is not gepa's to guess.
-        skip_perfect_score=False,
+        skip_perfect_score=config.perfect_score is not None,
+        perfect_score=config.perfect_score if config.perfect_score is not None else 1.0,
         # A directory would make gepa write a pickle there, and load the one it finds.
         run_dir=None,
         seed=config.seed,
@@ -231,7 +285,12 @@ def _outcome(
         parents = [ids[0] for ids in state.parent_program_for_candidate]
     best = max(range(len(val_means)), key=val_means.__getitem__, default=0)
     prompt = candidates[best]
-    warnings = list(plan.warnings)
+    throttle = adapter.rollouts.throttle
+    warnings = [*plan.warnings, *adapter.unmeasured.warnings]
+    if throttle.lowest < throttle.most:
+        warnings.append(
+            f"the endpoint throttled: at times only {throttle.lowest} rollouts were in flight"
+        )
     if "\r" in prompt:
         warnings.append(
             "the prompt holds carriage returns; vf-eval drops them when it reads the prompt's file"
@@ -253,6 +312,7 @@ def _outcome(
             "charged": budget.charged,
             "attempted": budget.attempted,
             "failed": budget.failed,
+            "replayed": budget.replayed,
         },
         proposals={
             **reflection.counts,
@@ -260,6 +320,7 @@ def _outcome(
             "rejected": progress.rejected,
         },
         tokens=budget.tokens,
+        dropped=adapter.unmeasured.dropped,
         warnings=warnings,
         run_dir=config.run_dir if config.save_results else None,
     )

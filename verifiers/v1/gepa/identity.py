@@ -1,0 +1,108 @@
+"""What gives a stored score its meaning, and so must not change between a run and its resume.
+
+Scores, prompts and proposals of a record can be used again only by a run that would have made the
+same ones. What merely changes how far a run goes, how fast, or where to (budget, stop conditions,
+concurrency, endpoints, keys, display) may change freely.
+"""
+
+import json
+from importlib.metadata import version
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.dataset import NAMES, Split
+from verifiers.v1.gepa.journal import prompt_digest
+from verifiers.v1.gepa.reflection import TEMPLATE
+from verifiers.v1.utils.texts import shorten, write_text
+
+IDENTITY_FILE = "identity.json"
+
+PACKAGES = ("verifiers-gepa", "verifiers", "gepa")
+
+
+class IdentityError(ValueError):
+    """A resume would mix two different runs; the message has one line per difference."""
+
+
+def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str, Any]:
+    """The identity of a run, a JSON object of flat names."""
+    taskset = config.taskset.model_dump(mode="json", exclude={"system_prompt"})
+    agents = {
+        name: {
+            **agent.model_dump(mode="json", exclude={"client", "retries", "timeout"}),
+            "harness": config.agent_harnesses()[name].model_dump(mode="json"),
+        }
+        for name, agent in agent_config_fields(config).items()
+    }
+    parts = split.record()
+    identity = {
+        "env": config.env_id,
+        "taskset": taskset,
+        "agent": agents,
+        "model": config.model,
+        "sampling": config.sampling.model_dump(mode="json", exclude_none=True),
+        "teacher": {
+            "model": config.teacher[0],
+            "sampling": config.reflection_sampling.model_dump(mode="json", exclude_none=True),
+            "columns": config.reflection_columns,
+            "template": prompt_digest(TEMPLATE),
+        },
+        "seed": config.seed,
+        "seed_prompt": seed_prompt,
+        "reflection_minibatch_size": config.reflection_minibatch_size,
+        "perfect_score": config.perfect_score,
+        "split": {name: [task["hash"] for task in parts[name]] for name in NAMES},
+        "version": {name: version(name) for name in PACKAGES},
+    }
+    return dict(_flat(identity))
+
+
+def write_identity(run_dir: Path, identity: dict[str, Any]) -> None:
+    """Write it beside the record. Raises `OSError`."""
+    write_text(run_dir / IDENTITY_FILE, json.dumps(identity, indent=2) + "\n")
+
+
+def check_identity(run_dir: Path, identity: dict[str, Any]) -> None:
+    """Raise `IdentityError` with a line per field in which this run is not the recorded one."""
+    path = run_dir / IDENTITY_FILE
+    try:
+        recorded = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise IdentityError(f"--resume: {path} can't be read ({error}): not a run's") from error
+    names = [name for name in {**recorded, **identity} if recorded.get(name) != identity.get(name)]
+    if not names:
+        return
+    lines = [f"  {name}: {_difference(recorded.get(name), identity.get(name))}" for name in names]
+    raise IdentityError(
+        "--resume: the recorded scores don't hold for this run, which differs in\n"
+        + "\n".join(lines)
+        + "\nput it back, or start another run"
+    )
+
+
+def _flat(value: Any, prefix: str = "") -> "list[tuple[str, Any]]":
+    if not isinstance(value, dict):
+        return [(prefix, value)]
+    items = []
+    for key, item in value.items():
+        items += _flat(item, f"{prefix}.{key}" if prefix else key)
+    return items
+
+
+def _difference(old: Any, new: Any) -> str:
+    if isinstance(old, list) and isinstance(new, list):
+        pairs = list(zip_longest(old, new))
+        changed = [position for position, pair in enumerate(pairs) if pair[0] != pair[1]]
+        first = changed[0]
+        return (
+            f"{len(changed)} of {len(pairs)} entries, the first at position {first}: "
+            f"{_shown(pairs[first][0])} in the record, {_shown(pairs[first][1])} now"
+        )
+    return f"{_shown(old)} in the record, {_shown(new)} now"
+
+
+def _shown(value: Any) -> str:
+    return shorten(json.dumps(value, ensure_ascii=False), 120).replace("\n", " ")

@@ -1,0 +1,83 @@
+"""The seed prompt's val pass: the first thing a run pays for, and so where it must show that it
+measures something.
+
+The first rollout goes alone (the next one too where that could not be measured, and so on), so that
+a reward that always raises, or a prompt that never arrives, costs a few rollouts and not a pass.
+"""
+
+import logging
+
+from verifiers.v1.gepa.adapter import GEPAAdapter
+from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.gepa.rollouts import Job, Measurement
+from verifiers.v1.task import Task
+from verifiers.v1.types import content_text
+
+logger = logging.getLogger(__name__)
+
+STEP = "the seed prompt's val pass"
+
+
+def run_seed_pass(adapter: GEPAAdapter, prompt: str) -> list[Task]:
+    """Measure the seed prompt on val, hand the scores to the adapter, and return the val tasks that
+    are left. Raises `Fault` where too many of them can't be measured."""
+    rollouts, unmeasured = adapter.rollouts, adapter.unmeasured
+    dropped = rollouts.replay.dropped
+    tasks = [task for task in adapter.split.val if rollouts.task_hash(task) not in dropped]
+    for task in adapter.split.val:
+        if cause := dropped.get(rollouts.task_hash(task)):
+            unmeasured.note_drop(_idx(task), cause)
+    jobs = [Job(prompt, task, "val") for task in tasks]
+    resumed = rollouts.replay.left != (0, 0)
+    measured = [] if resumed else _pilots(adapter, jobs)
+    measured += adapter.drive.run(rollouts.measure(jobs[len(measured) :], STEP))
+
+    missing = [measurement for measurement in measured if measurement.score is None]
+    if missing:
+        lost = len(missing) + len(adapter.split.val) - len(tasks)
+        unmeasured.check_share(lost, len(adapter.split.val), missing[0].cause)
+    scores: dict[int, float] = {}
+    for task, measurement in zip(tasks, measured, strict=True):
+        if measurement.score is None:
+            unmeasured.drop(rollouts.task_hash(task), _idx(task), measurement.cause)
+        else:
+            scores[_idx(task)] = measurement.score
+            adapter.seed_pass[_idx(task)] = measurement
+    unmeasured.start(scores)
+    return [task for task in tasks if _idx(task) in scores]
+
+
+def _pilots(adapter: GEPAAdapter, jobs: list[Job]) -> list[Measurement]:
+    """The first rollouts, one by one, up to the first that is measured."""
+    measured: list[Measurement] = []
+    for job in jobs:
+        measured += adapter.drive.run(adapter.rollouts.measure([job], STEP))
+        if measured[-1].score is not None:
+            _check_arrival(job, measured[-1])
+            break
+        adapter.unmeasured.check_share(len(measured), len(jobs), measured[-1].cause)
+    return measured
+
+
+def _check_arrival(job: Job, measurement: Measurement) -> None:
+    """Raise `Fault` where the prompt is in no message that the model was sent: every candidate
+    would score the same."""
+    wanted = " ".join(job.prompt.split())
+    episode = measurement.episode()
+    sent = [
+        content_text(node.message.content)
+        for trace in episode.traces
+        for node in trace.nodes
+        if node.message.role != "assistant"
+    ]
+    if sent and not any(wanted in " ".join(text.split()) for text in sent):
+        harness = episode.traces[0].agent.config.harness
+        raise Fault(
+            f"the harness {harness.id if harness else '?'!r} did not hand the system prompt on to "
+            "the model, so no prompt could make a difference: choose another harness"
+        )
+
+
+def _idx(task: Task) -> int:
+    assert task.data.idx is not None  # iterating a taskset sets it
+    return task.data.idx

@@ -1,0 +1,88 @@
+"""The run directory: one writer at a time, and what is written there before the first rollout."""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from verifiers.v1.gepa.checks import ConfigError
+from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.utils.texts import write_text
+
+CONFIG_FILE = "configs/resolved/gepa.json"
+SPLITS_FILE = "splits.json"
+LOCK_FILE = ".lock"
+OWNER_FILE = ".lock.json"
+
+
+@contextlib.contextmanager
+def locked(config: GEPAConfig) -> Iterator[Path | None]:
+    """Hold the run directory, made and if asked for emptied; None where nothing is saved. Raises
+    `ConfigError` where another process holds it, naming that, or where it can't be written.
+
+    The lock is the operating system's, so that of a process that died is free again.
+    """
+    if not config.save_results:
+        yield None
+        return
+    run_dir = config.run_dir
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        with FileLock(run_dir / LOCK_FILE, timeout=0):
+            if config.clean:
+                _empty(run_dir)
+            me = {"pid": os.getpid(), "host": socket.gethostname()}
+            write_json(run_dir / OWNER_FILE, me)
+            try:
+                yield run_dir
+            finally:
+                (run_dir / OWNER_FILE).unlink(missing_ok=True)
+    except Timeout as error:
+        raise ConfigError(
+            f"{run_dir} is in use by {_owner(run_dir)}: wait for it or stop it"
+        ) from error
+
+
+def write_config(config: GEPAConfig) -> Path:
+    """Write the resolved config, re-runnable with `gepa @ <path>`; its path."""
+    path = config.run_dir / CONFIG_FILE
+    try:
+        write_json(path, config.model_dump(mode="json"))
+    except OSError as error:
+        raise ConfigError(f"the run directory can't be written: {error}") from error
+    return path
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, making the folders above it. Raises `OSError`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def resume_command(config: GEPAConfig) -> str:
+    """The command line that goes on with the run."""
+    return f"gepa @ {config.run_dir / CONFIG_FILE} --resume"
+
+
+def _empty(run_dir: Path) -> None:
+    for path in run_dir.iterdir():
+        if path.name == LOCK_FILE:
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+
+
+def _owner(run_dir: Path) -> str:
+    try:
+        owner = json.loads((run_dir / OWNER_FILE).read_bytes())
+        return f"process {owner['pid']} on {owner['host']}"
+    except (OSError, ValueError, KeyError):
+        return "another process"

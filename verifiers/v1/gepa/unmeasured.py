@@ -1,0 +1,146 @@
+"""Tasks that can't be measured while others can.
+
+A missing score must never decide anything, and no prompt is ranked on fewer tasks than another.
+
+- In the seed prompt's val pass such a task is dropped from the split, with a warning.
+- In a minibatch it counts the same for parent and child: the child gets the parent's score where
+  its own is missing; where the parent's is missing, neither is asked and both get 0.
+- In a later val pass the task is retired: every candidate, old and new, gets the seed prompt's
+  score on it, and it is not run again.
+
+More of them than `max_dropped_fraction` of a val pass, or all of a minibatch, is not a task's fault
+but the provider's, and stops the run. What was decided goes into the journal, so that a resumed run
+decides the same.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from gepa.core.state import GEPAState
+
+from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.gepa.journal import Journal, prompt_digest
+from verifiers.v1.gepa.rollouts import Measurement
+
+logger = logging.getLogger(__name__)
+
+
+class Unmeasured:
+    """The run's decisions about its unmeasured tasks. `state` is gepa's, once there is one."""
+
+    def __init__(self, limit: float, journal: Journal) -> None:
+        self.limit = limit
+        self.state: GEPAState[str, int] | None = None
+        self.warnings: list[str] = []
+        self.dropped: list[int] = []
+        """Indices of the val tasks that the seed prompt's val pass dropped."""
+        self._journal = journal
+        self._seed_scores: dict[int, float] = {}
+        self._retired: dict[int, float] = {}
+        self._parents: dict[tuple[int, ...], list[float | None]] = {}
+        """Minibatch -> the parent's scores on it, None where it has none."""
+
+    def check_share(self, missing: int, total: int, cause: str) -> None:
+        """Raise `Fault` where so many of a val pass are missing that it isn't the tasks' fault."""
+        if missing > self.limit * total:
+            raise Fault(
+                f"{missing} of {total} val tasks could not be measured, more than "
+                f"--max-dropped-fraction {self.limit:g} allows: {cause}"
+            )
+
+    def drop(self, task_hash: str, idx: int, cause: str) -> None:
+        """Record that the seed prompt's val pass dropped a task."""
+        self._journal.decision({"decision": "dropped", "task": task_hash, "cause": cause})
+        self.note_drop(idx, cause)
+
+    def note_drop(self, idx: int, cause: str) -> None:
+        """A dropped task, known from now or from the record."""
+        self.dropped.append(idx)
+        self._warn(f"val task {idx} was dropped, it could not be measured: {cause}")
+
+    def start(self, scores: dict[int, float]) -> None:
+        """The seed prompt's scores on the val tasks that are left."""
+        self._seed_scores = scores
+
+    def wanted(self, split: str, batch: Sequence[int], position: int) -> bool:
+        """Whether the task at `position` of `batch` is to be run."""
+        if split == "val":
+            return batch[position] not in self._retired
+        parent = self._parents.get(tuple(batch))
+        return parent is None or parent[position] is not None
+
+    def decide(
+        self,
+        split: str,
+        prompt: str,
+        batch: Sequence[int],
+        hashes: Sequence[str],
+        measured: Sequence[Measurement | None],
+    ) -> None:
+        """Decide about every missing measurement of one candidate on `batch`. All candidates of a
+        batch are decided before any of their `scores` is read. Raises `Fault`."""
+        missing = [(i, m) for i, m in enumerate(measured) if m is not None and m.score is None]
+        if split == "val" and missing:
+            lost = len(missing) + len(self._retired)
+            self.check_share(lost, len(batch), missing[0][1].cause)
+        elif missing and all(m is None or m.score is None for m in measured):
+            raise Fault(f"no task of a minibatch could be measured: {missing[0][1].cause}")
+        for position, measurement in missing:
+            self._give_up(prompt, hashes[position], measurement)
+            if split == "val":
+                self._retire(batch[position], measurement.cause)
+            else:
+                self._warn(f"train task {batch[position]} decided nothing: {measurement.cause}")
+        if split == "train" and tuple(batch) not in self._parents:
+            self._parents[tuple(batch)] = [None if m is None else m.score for m in measured]
+
+    def scores(
+        self, split: str, batch: Sequence[int], measured: Sequence[Measurement | None]
+    ) -> list[float]:
+        """One score per task of `batch`, in order, once everything missing was decided."""
+        own = [None if m is None else m.score for m in measured]
+        if split == "val":
+            return [
+                self._retired.get(idx, _known(mine)) for idx, mine in zip(batch, own, strict=True)
+            ]
+        parent = self._parents[tuple(batch)]
+        return [
+            (before or 0.0) if before is None or mine is None else mine
+            for before, mine in zip(parent, own, strict=True)
+        ]
+
+    def forget_minibatches(self) -> None:
+        """A new iteration starts: its minibatches are measured anew."""
+        self._parents.clear()
+
+    def _give_up(self, prompt: str, task_hash: str, measurement: Measurement) -> None:
+        if measurement.live:
+            self._journal.decision(
+                {
+                    "decision": "given up",
+                    "candidate": prompt_digest(prompt),
+                    "task": task_hash,
+                    "occurrence": measurement.occurrence,
+                    "cause": measurement.cause,
+                }
+            )
+
+    def _retire(self, idx: int, cause: str) -> None:
+        score = self._retired[idx] = self._seed_scores[idx]
+        self._warn(f"val task {idx} no longer counts, it could not be measured: {cause}")
+        state: Any = self.state
+        position = list(self._seed_scores).index(idx)  # gepa names val tasks by their position
+        for scores in state.prog_candidate_val_subscores:
+            scores[position] = score
+        state.pareto_front_valset[position] = score
+        everyone = set(range(len(state.program_candidates)))
+        state.program_at_pareto_front_valset[position] = everyone
+
+    def _warn(self, warning: str) -> None:
+        logger.warning("%s", warning)
+        self.warnings.append(warning)
+
+
+def _known(score: float | None) -> float:
+    return 0.0 if score is None else score
