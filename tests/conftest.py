@@ -7,7 +7,10 @@ no `~/.prime`, no Hugging Face hub.
 import os
 import tempfile
 
-FOREIGN = ("PRIME_", "OPENAI_", "VLLM_", "REFLECTION_", "TASK_ENDPOINTS", "VF_", "HF_")
+FOREIGN = (
+    *("PRIME_", "OPENAI_", "VLLM_", "REFLECTION_", "TASK_ENDPOINTS", "VF_", "HF_"),
+    *("MAKE", "MFLAGS"),  # set where make runs the tests; a make that a test runs would obey them
+)
 for name in [name for name in os.environ if name.startswith(FOREIGN)]:
     del os.environ[name]
 # Kept as an object, so that the folder is removed when the process ends.

@@ -1,15 +1,17 @@
-"""How `direct-chat` reaches the interception: lost answers, retries, the life of its client."""
+"""How `direct-chat` reaches the interception: lost answers, retries, the life of its session."""
 
 import asyncio
 import gc
 import socket
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 from aiohttp import web
 from openai import APIStatusError
 from pydantic import ValidationError
+from pydantic_core import to_json
 
 import verifiers.v1 as vf
 from direct_chat import DirectChatConfig, DirectChatHarness, transport
@@ -32,9 +34,10 @@ class Detour(DirectChatHarness):
         return await super().launch(ctx, trace, runtime, self.url, *rest, **kwargs)
 
 
-def agent_for(url: str, harness: DirectChatHarness | None = None) -> vf.Agent:
+def agent_for(url: str, harness: DirectChatHarness | None = None, **config: Any) -> vf.Agent:
     agent = vf.make_agent(
         vf.AgentConfig(
+            **config,
             harness=DirectChatConfig(id="direct-chat"),
             runtime=vf.SubprocessConfig(),
             model="student",
@@ -87,8 +90,14 @@ async def test_an_unreachable_interception_is_named() -> None:
         trace = await agent_for(detour.url, detour).run(task("plain"))
     assert (trace.ok, trace.stop_condition, trace.calls) == (False, "interception_error", [])
     assert trace.errors[0].message.startswith(
-        f"no answer from the interception at {detour.url}/chat/completions: ConnectError"
+        f"no answer from the interception at {detour.url}/chat/completions: ClientConnectorError"
     )
+
+
+async def test_the_rollout_timeout_ends_a_call_that_hangs() -> None:
+    async with ScriptedEndpoint({"hang": [never]}) as endpoint:
+        trace = await agent_for(endpoint.url, timeout={"rollout": 0.1}).run(task("hang"))
+    assert (trace.ok, trace.stop_condition, trace.errors) == (True, "agent_timeout", [])
 
 
 async def test_another_runtime_is_refused_with_the_remedy() -> None:
@@ -126,7 +135,7 @@ def test_an_unusable_retry_after_is_ignored(header: str) -> None:
     assert transport.retry_after(APIStatusError("", response=response, body=None)) is None
 
 
-async def one_finished_one_cancelled(clients: list[httpx.AsyncClient]) -> None:
+async def one_finished_one_cancelled(sessions: list[aiohttp.ClientSession]) -> None:
     scripts: dict[str, list[Step]] = {"plain": [say("done")], "hang": [never]}
     async with ScriptedEndpoint(scripts) as endpoint, agent_for(endpoint.url) as agent:
         trace = await agent.run(task("plain"))
@@ -137,26 +146,36 @@ async def one_finished_one_cancelled(clients: list[httpx.AsyncClient]) -> None:
         hanging.cancel()
         with pytest.raises(asyncio.CancelledError):
             await hanging
-    clients.append(await transport.loop_client())
-    assert not clients[-1].is_closed
+    sessions.append(await transport.loop_session())
+    assert not sessions[-1].closed
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_loop_takes_its_client_with_it(
+def test_a_loop_takes_its_session_with_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    clients: list[httpx.AsyncClient] = []
-    asyncio.run(one_finished_one_cancelled(clients))
-    asyncio.run(one_finished_one_cancelled(clients))
+    sessions: list[aiohttp.ClientSession] = []
+    asyncio.run(one_finished_one_cancelled(sessions))
+    asyncio.run(one_finished_one_cancelled(sessions))
     loop = asyncio.new_event_loop()
-    loop.run_until_complete(one_finished_one_cancelled(clients))
+    loop.run_until_complete(one_finished_one_cancelled(sessions))
     loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
-    assert len(set(clients)) == 3
-    assert [client.is_closed for client in clients] == [True, True, True]
-    assert loop not in transport._clients
+    assert len(set(sessions)) == 3
+    assert [session.closed for session in sessions] == [True, True, True]
+    assert loop not in transport._held
     gc.collect()
     assert [record for record in caplog.records if record.name == "asyncio"] == []
+
+
+@pytest.mark.filterwarnings("error")
+async def test_a_large_request_arrives_whole() -> None:
+    text = "plain " + "x" * 3_000_000
+    body = to_json({"messages": [{"role": "user", "content": text}]})
+    async with ScriptedEndpoint({"plain": [fail(500), say("done")]}) as endpoint:
+        await transport.complete(f"{endpoint.url}/chat/completions", "secret", body)
+    received = [request["messages"][0]["content"] for request in endpoint.requests["plain"]]
+    assert received == [text, text]
 
 
 def test_a_proxy_in_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,21 @@
-"""HTTP to the interception: one client per event loop, and the retries of the OpenAI SDK.
+"""HTTP to the interception: one session per event loop, and the retries of the OpenAI SDK.
 
-All rollouts on a loop share one client and its connections. The loop closes it: the client
+All rollouts on a loop share one session and its connections. The loop closes it: the session
 is held by an async generator started on that loop, and `asyncio.run` (or whoever owns the
-loop) calls `loop.shutdown_asyncgens()` at its end. No harness hook runs that late.
+loop) calls `loop.shutdown_asyncgens()` at its end. No hook of a harness runs that late.
+
+The session is aiohttp's, because each request looks at one connection of its pool. httpx
+looks at all of them, idle ones several times: with 256 rollouts in flight, that took more
+CPU than everything else in a rollout together.
 """
 
 import asyncio
+import io
+import itertools
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import aiohttp
 import httpx
 from openai import APIStatusError
 from pydantic_core import from_json
@@ -37,61 +44,67 @@ MAX_RETRY_AFTER = 120.0
 BACKOFF = wait_exponential(multiplier=0.4, max=8.0) + wait_random(0.0, 0.1)
 """Seconds between attempts where the server names none: about 0.5, then about 1."""
 
-# A rollout is bounded by its own timeout, and waits for a model, not for a connection: a
-# cap on connections would make rollouts queue behind the slow answers of others.
-TIMEOUT = httpx.Timeout(None, connect=10.0)
-LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+# A rollout is bounded by its own timeout; an answer may take as long as the model needs.
+TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=10.0)
 
-_clients: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None, None]]] = {}
+Held = tuple[aiohttp.ClientSession, AsyncGenerator[None, None]]
+_held: dict[asyncio.AbstractEventLoop, Held] = {}
 
 
-async def loop_client() -> httpx.AsyncClient:
-    """The running loop's client, opened on first use and closed by the loop's shutdown."""
+async def loop_session() -> aiohttp.ClientSession:
+    """The running loop's session, opened on first use and closed by the loop's shutdown."""
     loop = asyncio.get_running_loop()
-    held = _clients.get(loop)
-    if held is None:
-        # The interception is on loopback: a proxy from the environment must not see it.
-        client = httpx.AsyncClient(
+    if loop not in _held:
+        session = aiohttp.ClientSession(
+            # No cap on connections: rollouts would queue behind the slow answers of others.
+            connector=aiohttp.TCPConnector(limit=0),
             timeout=TIMEOUT,
-            limits=LIMITS,
+            # The interception is on loopback, which a proxy of the environment can't reach.
             trust_env=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
             headers={"accept": "application/json", "content-type": "application/json"},
         )
-        keeper = _close_with_loop(loop, client)
-        held = _clients[loop] = (client, keeper)
+        keeper = _close_with_loop(loop, session)
+        _held[loop] = (session, keeper)
         await anext(keeper)
-    return held[0]
+    return _held[loop][0]
 
 
 async def _close_with_loop(
-    loop: asyncio.AbstractEventLoop, client: httpx.AsyncClient
+    loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
 ) -> AsyncGenerator[None, None]:
     try:
         yield
     finally:
-        del _clients[loop]
-        await client.aclose()
+        del _held[loop]
+        await session.close()
 
 
 async def post(url: str, secret: str, body: bytes, attempt: int = 0) -> Json:
-    """One POST of a JSON body; raises APIStatusError for a status other than 2xx and
-    `httpx.TransportError` if no answer came. `attempt` counts from 0."""
-    client = await loop_client()
-    response = await client.post(
-        url,
-        content=body,
-        headers={
-            "authorization": f"Bearer {secret}",
-            # Tells the interception a repeated call from a second turn with the same text.
-            "x-stainless-retry-count": str(attempt),
-        },
-    )
-    if not response.is_success:
+    """One POST of a JSON body; raises APIStatusError for a status from 400 on and
+    `aiohttp.ClientError` if no answer came. `attempt` counts from 0."""
+    session = await loop_session()
+    headers = {
+        "authorization": f"Bearer {secret}",
+        # Tells the interception a repeated call from a second turn with the same text.
+        "x-stainless-retry-count": str(attempt),
+    }
+    # A stream is sent in pieces, so that images of several MB don't block the loop.
+    async with session.post(url, data=io.BytesIO(body), headers=headers) as answer:
+        content = await answer.read()
+    if not answer.ok:
+        text = content.decode("utf-8", errors="replace")
         raise APIStatusError(
-            f"HTTP {response.status_code}: {response.text}", response=response, body=None
+            f"HTTP {answer.status}: {text}",
+            response=httpx.Response(
+                answer.status,
+                headers={"retry-after": answer.headers.get("retry-after", "")},
+                request=httpx.Request("POST", url),
+            ),
+            body=None,
         )
-    answer: Json = from_json(response.content)
-    return answer
+    completion: Json = from_json(content)
+    return completion
 
 
 async def complete(url: str, secret: str, body: bytes) -> Json:
@@ -100,20 +113,22 @@ async def complete(url: str, secret: str, body: bytes) -> Json:
     Raises the last attempt's APIStatusError, or InterceptionError if the endpoint itself
     could not be reached.
     """
+    attempts = itertools.count()
+
+    async def attempt() -> Json:
+        return await post(url, secret, body, next(attempts))
+
     try:
-        async for attempt in AsyncRetrying(
+        return await AsyncRetrying(
             retry=retry_if_exception(may_pass),
             stop=stop_after_attempt(ATTEMPTS),
             wait=backoff,
             reraise=True,
-        ):
-            with attempt:
-                return await post(url, secret, body, attempt.retry_state.attempt_number - 1)
-    except httpx.TransportError as e:
+        )(attempt)
+    except aiohttp.ClientError as e:
         raise InterceptionError(
             f"no answer from the interception at {url}: {type(e).__name__}: {e}"
         ) from e
-    raise AssertionError("unreachable: the last attempt returns or raises")
 
 
 def may_pass(error: BaseException) -> bool:
@@ -122,7 +137,7 @@ def may_pass(error: BaseException) -> bool:
         if (retry_after(error) or 0.0) > MAX_RETRY_AFTER:
             return False
         return error.status_code in RETRIED_STATUS or error.status_code >= 500
-    return isinstance(error, httpx.TransportError)
+    return isinstance(error, aiohttp.ClientError)
 
 
 def backoff(state: RetryCallState) -> float:
