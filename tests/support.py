@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import sys
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,19 @@ def good_teacher() -> Callable[[Request], str]:
     return lambda _: fenced(f"Answer. GOOD v{next(numbers)}")
 
 
+def steady_student(request: Request) -> str:
+    """Right on more questions the more points the prompt makes."""
+    points = request.system.count("*")
+    return "right" if zlib.crc32(request.user.encode()) % 5 < points else "wrong"
+
+
+def steady_teacher(request: Request) -> str:
+    """A proposal, better or worse, that depends on everything the teacher was shown."""
+    prompt = request.user.partition("<current_prompt>\n")[2].partition("\n</current_prompt>")[0]
+    digest = zlib.crc32(request.user.encode())
+    return fenced(f"{prompt} *{digest}" if digest % 4 else f"{prompt.replace('*', '')} {digest}")
+
+
 def scripted(
     student: Callable[[Request], Any] = good_student,
     teacher: Callable[[Request], Any] | None = None,
@@ -46,6 +60,11 @@ def scripted(
     """An endpoint with these two behind it."""
     teach = teacher or good_teacher()
     return Endpoint(lambda request: teach(request) if request.to_teacher else student(request))
+
+
+def steady() -> Endpoint:
+    """An endpoint whose every reply depends on its request alone."""
+    return scripted(steady_student, steady_teacher)
 
 
 @dataclass(frozen=True)
@@ -130,6 +149,9 @@ __all__ = [
     "good_teacher",
     "run",
     "scripted",
+    "steady",
+    "steady_student",
+    "steady_teacher",
     "student_requests",
     "teacher_requests",
 ]

@@ -1,16 +1,17 @@
-"""What only a process of its own shows: signals, and a locale that is not UTF-8."""
+"""What only a process of its own shows: signals, kills, and a locale that is not UTF-8."""
 
+import random
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.forks import Forks
 from tests.support import (
     BASE,
     Endpoint,
@@ -21,34 +22,28 @@ from tests.support import (
     fenced,
     good_student,
     good_teacher,
+    run,
     scripted,
+    steady,
     student_requests,
 )
 
 SECONDS = 120
 """Longer than any of these processes takes on a slow machine."""
 
+TRAIN = {f"question {number}" for number in range(4)}
 
-@contextmanager
-def process(
-    endpoint: Endpoint, folder: Path, *flags: str, **env: str
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A `gepa` process with a home directory of its own below `folder`."""
-    home = folder / "home"
-    home.mkdir()
-    command = [sys.executable, "-m", "verifiers_gepa", *BASE, "--max-total-rollouts", "20"]
-    with subprocess.Popen(
-        [*command, "-o", str(folder), "--run.name", "run", *flags],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=command_env(endpoint, HOME=str(home), **env),
-        cwd=folder,
-    ) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    folder = tmp_path_factory.mktemp("forks")
+    with scripted() as nowhere, Forks(folder, command_env(nowhere)) as started:
+        yield started
+
+
+def flags(endpoint: Endpoint, folder: Path, name: str, *more: str) -> list[str]:
+    where = ["--client.base-url", endpoint.url, "-o", str(folder), "--run.name", name]
+    return [*where, "--reflection-client.base-url", endpoint.teacher_url, *more]
 
 
 def hold(answer: Callable[[Request], Any], held: Callable[[Request], bool]) -> Callable[..., Any]:
@@ -57,98 +52,138 @@ def hold(answer: Callable[[Request], Any], held: Callable[[Request], bool]) -> C
     return lambda request: Reply(until=never) if held(request) else answer(request)
 
 
-def seed_pass() -> tuple[Endpoint, int]:
-    """Hangs in the seed's val pass: 4 requests."""
-    return scripted(hold(good_student, lambda request: True)), 4
+def seed_pass() -> Endpoint:
+    """Hangs in the seed's val pass, at the second of its rollouts."""
+    return scripted(hold(good_student, lambda request: request.user != "question 4"))
 
 
-def child_pass() -> tuple[Endpoint, int]:
-    """Hangs in the second child's val pass: 4 + (2 + 1 + 2 + 4), then 2 + 1 + 2 + 4 requests.
-
-    The student is right on train tasks with GOOD, on val tasks only with GOOD v1, so that the first
-    child is not perfect and the second one beats it on the minibatch.
-    """
+def child_pass() -> Endpoint:
+    """Hangs in the second child's val pass. The first child is right on some train tasks and one
+    val task, the second on all, so that the second one beats it on its minibatch."""
 
     def student(request: Request) -> str:
-        if "v2" in request.system:
-            return "right"
-        return "right" if "GOOD" in request.system and request.user == "question 4" else "wrong"
+        some = {"question 0", "question 2", "question 4"}
+        good = "v2" in request.system or ("v1" in request.system and request.user in some)
+        return "right" if good else "wrong"
 
-    def on_val(request: Request) -> bool:
-        return "v2" in request.system and request.user in {f"question {n}" for n in range(4, 8)}
+    def held(request: Request) -> bool:
+        return "v2" in request.system and request.user not in TRAIN
 
-    def first_train_right(request: Request) -> str:
-        train = request.user in {"question 0", "question 1", "question 2", "question 3"}
-        if train and "v1" in request.system:
-            # Half right: better than the seed prompt's nothing, worse than v2's everything.
-            return "right" if request.user in {"question 0", "question 2"} else "wrong"
-        return student(request)
-
-    return scripted(hold(first_train_right, on_val)), 22
+    return scripted(hold(student, held))
 
 
-def teacher_call() -> tuple[Endpoint, int]:
-    """Hangs in the first teacher call: 4 + 2 + 1 requests."""
-    return scripted(teacher=hold(good_teacher(), lambda request: True)), 7
+def teacher_call() -> Endpoint:
+    """Hangs in the first teacher call."""
+    return scripted(teacher=hold(good_teacher(), lambda request: True))
 
 
-CASES = {
-    "the seed's val pass": (seed_pass, signal.SIGINT, 1),
-    "the seed's val pass, twice": (seed_pass, signal.SIGINT, 2),
-    "a teacher call": (teacher_call, signal.SIGTERM, 1),
+MOMENTS = {
+    # Where it hangs, requests till then, charged rollouts, candidates.
+    "the seed's val pass": (seed_pass, 4, 1, 1),
+    "a child's val pass after one acceptance": (child_pass, 22, 16, 2),
+    "a teacher call": (teacher_call, 7, 6, 1),
 }
 
 
-@pytest.mark.parametrize(("where", "signum", "times"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize("signals", [["SIGINT"], ["SIGTERM"], ["SIGINT", "SIGINT"]])
+@pytest.mark.parametrize(
+    ("where", "requests", "charged", "candidates"), MOMENTS.values(), ids=MOMENTS
+)
 def test_a_signal_ends_the_run_in_order(
-    tmp_path: Path, where: Callable[[], tuple[Endpoint, int]], signum: int, times: int
+    tmp_path: Path,
+    forks: Forks,
+    where: Callable[[], Endpoint],
+    requests: int,
+    charged: int,
+    candidates: int,
+    signals: list[str],
 ) -> None:
-    made, requests = where()
-    with made as endpoint, process(endpoint, tmp_path) as child:
+    signum = signal.Signals[signals[0]]
+    with where() as endpoint:
+        base = [*BASE, "--max-total-rollouts", "40", *flags(endpoint, tmp_path, "run")]
+        child = forks.start(*base)
         endpoint.wait_for(requests, SECONDS)
-        for _ in range(times):
-            child.send_signal(signum)
-        out, err = child.communicate(timeout=SECONDS)
+        for name in signals:
+            child.kill(signal.Signals[name])
+        status = child.wait()
         assert len(endpoint.requests) == requests
-    assert child.returncode == 128 + signum
-    assert out == b""
-    lines = err.decode().splitlines()
+    assert status == 128 + signum
+    assert child.out.read_bytes() == b""
+    lines = child.err.read_text().splitlines()
     assert "interrupted: finishing up, please wait (what was measured is kept)" in lines
-    assert f"stopped by {signal.Signals(signum).name}" in lines[-1]
-    done = Run(child.returncode, tmp_path / "run")
+    assert f"stopped by {signum.name}" in lines[-1]
+    assert any(line.endswith("configs/resolved/gepa.json --resume") for line in lines)
+
+    done = Run(status, tmp_path / "run")
     result = done.result
     assert (result["status"], result["partial"]) == ("interrupted", True)
-    assert result["finish_reason"] == signal.Signals(signum).name
-    assert done.prompt == b"Answer."
-    assert done.charged == result["rollouts"]["charged"] == (0 if requests == 4 else 6)
-    left = [path for path in (tmp_path / "home").rglob("*") if "subprocess" in path.parts]
-    assert [path for path in left if path.name != "subprocess"] == []
+    assert result["finish_reason"] == signum.name
+    assert result["rollouts"]["charged"] == done.charged == charged
+    assert done.prompt == [b"Answer.", b"Answer. GOOD v1"][candidates - 1]
+    assert len(result["val_means"]) == (0 if charged < 4 else candidates)
+    left = [path for path in forks.home.rglob("*") if path.parent.name == "subprocess"]
+    assert left == []
+
+    with scripted() as endpoint:
+        again = [*BASE, "--max-total-rollouts", "40", *flags(endpoint, tmp_path, "run", "--resume")]
+        assert forks.start(*again).wait() == 0
+        assert len(student_requests(endpoint)) == Run(0, done.folder).charged - charged
 
 
-def test_a_signal_after_an_acceptance_leaves_the_better_prompt(tmp_path: Path) -> None:
-    made, requests = child_pass()
-    with made as endpoint, process(endpoint, tmp_path, "--taskset.size", "8") as child:
-        endpoint.wait_for(requests, SECONDS)
-        child.send_signal(signal.SIGTERM)
-        child.communicate(timeout=SECONDS)
-    done = Run(child.returncode, tmp_path / "run")
-    assert done.status == 143
-    assert done.prompt == b"Answer. GOOD v1"
-    assert done.candidates == ["Answer.", "Answer. GOOD v1"]
-    result = done.result
-    assert (result["seed_val_mean"], result["best_val_mean"]) == (0.0, 0.25)
-    assert result["rollouts"]["charged"] == done.charged == 16
+def test_killed_at_twenty_random_moments_it_ends_like_a_run_that_was_not(
+    tmp_path: Path, forks: Forks
+) -> None:
+    base = ["board-v1", "--local", "-m", "student", "--num-train", "6", "--num-val", "6"]
+    base += ["--num-test", "0", "--taskset.size", "12", "--max-total-rollouts", "60", "-c", "3"]
+    with steady() as endpoint:
+        whole = run(endpoint, tmp_path, base=base)
+        total = len(endpoint.requests)
+    rng = random.Random(0)
+    kills = 20
+    with steady() as endpoint:
+        more: list[str] = []
+        for _ in range(kills):
+            child = forks.start(*base, *flags(endpoint, tmp_path, "killed", *more))
+            # Each of these processes gets a few requests further, then dies in one.
+            endpoint.wait_for(len(endpoint.requests) + rng.randint(1, 7), SECONDS)
+            child.kill()
+            assert child.wait() == -signal.SIGKILL
+            if (tmp_path / "killed/identity.json").exists():
+                more = ["--resume"]
+        assert forks.start(*base, *flags(endpoint, tmp_path, "killed", *more)).wait() == 0
+        sent = len(endpoint.requests)
+    killed = Run(0, tmp_path / "killed")
+    for name in ("candidates.json", "run_log.json", "best_system_prompt.txt"):
+        assert (killed.folder / name).read_bytes() == (whole.folder / name).read_bytes()
+    for key in ("val_means", "parents", "proposals", "best_candidate", "finish_reason"):
+        assert killed.result[key] == whole.result[key]
+    assert killed.charged == whole.charged == 60
+    assert total <= sent <= total + 3 * kills
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def ascii_command(endpoint: Endpoint, folder: Path, *more: str) -> tuple[bytes, bytes]:
+    """Standard output and error of a `gepa` process in an ASCII locale."""
+    where = ["-o", str(folder), "--run.name", "run", "--max-total-rollouts", "12"]
+    done = subprocess.run(
+        [sys.executable, "-m", "verifiers_gepa", *BASE, *where, *more],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env=command_env(endpoint, **ASCII),
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout, done.stderr
 
 
 def test_an_ascii_locale_changes_no_byte(tmp_path: Path) -> None:
     text = "Sei höflich \U0001f600.\r\n\t{question} %s $VAR"
     better = f"{text}\nGOOD é"
     with scripted(teacher=lambda _: fenced(better)) as endpoint:
-        flags = ["--initial-prompt", text, "--max-total-rollouts", "12"]
-        ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-        with process(endpoint, tmp_path, *flags, **ascii_only) as child:
-            out, err = child.communicate(timeout=SECONDS)
-    assert child.returncode == 0, err.decode()
+        out, _ = ascii_command(endpoint, tmp_path, "--initial-prompt", text)
     assert out == better.encode()
     done = Run(0, tmp_path / "run")
     assert done.prompt == better.encode()
@@ -162,9 +197,6 @@ def test_a_prompt_file_in_an_ascii_locale(tmp_path: Path) -> None:
     file = tmp_path / "prompt.txt"
     file.write_bytes(text.encode())
     with scripted() as endpoint:
-        flags = ["--taskset.system-prompt", str(file), "--max-total-rollouts", "12"]
-        with process(endpoint, tmp_path, *flags, LC_ALL="C", PYTHONUTF8="0") as child:
-            out, err = child.communicate(timeout=SECONDS)
-    assert child.returncode == 0, err.decode()
+        out, _ = ascii_command(endpoint, tmp_path, "--taskset.system-prompt", str(file))
     assert out == text.encode()
     assert student_requests(endpoint)[0].system == text

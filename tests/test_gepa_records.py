@@ -14,7 +14,7 @@ from verifiers.v1.gepa.records import (
     hidden_texts,
     render_records,
 )
-from verifiers.v1.trace import AgentInfo, Error, ModelCall, TraceTask
+from verifiers.v1.trace import AgentInfo, Error, ModelCall, TraceTask, WireTrace
 from verifiers.v1.types import (
     AssistantMessage,
     ImageUrlContentPart,
@@ -34,7 +34,7 @@ PNG = "data:image/png;base64," + "iVBORw0KGgo" * 40
 
 class Sum(vf.TaskData):
     answer: int = 4
-    scan: bytes = b"\x00\x01"
+    scan: bytes = b"\x00\x01\x02"
 
 
 def trace(
@@ -58,7 +58,12 @@ def asked(text: str = "2 + 2?") -> Messages:
 
 
 def record(made: vf.Trace, *columns: str, **hide: str) -> dict[str, Any]:
-    return build_record(made, 0.5, columns, hide)
+    return build_record(as_recorded(made), 0.5, columns, hide)
+
+
+def as_recorded(made: vf.Trace) -> WireTrace:
+    """The trace as a reader of `traces.jsonl` sees it."""
+    return WireTrace.model_validate_json(made.model_dump_json(exclude_none=True))
 
 
 def test_a_plain_reply() -> None:
@@ -119,12 +124,12 @@ def test_a_prompt_of_messages_with_an_image() -> None:
 
 def test_columns_come_from_the_info_else_from_the_task() -> None:
     made = trace((asked(), AssistantMessage(content="4")))
-    made.info["steps"] = [1, {"raw": b"xyz"}]
+    made.info["steps"] = [1, {"raw": b"\x00xyz"}]
     made.info["answer"] = "from the info"
     shown = record(made, "steps", "answer", "scan", "absent")
-    assert shown["steps"] == [1, {"raw": "[binary data, 3 bytes]"}]
+    assert shown["steps"] == [1, {"raw": "[binary data, 4 characters]"}]
     assert shown["answer"] == "from the info"
-    assert shown["scan"] == "[binary data, 2 bytes]"
+    assert shown["scan"] == "[binary data, 3 characters]"
     assert "absent" not in shown
 
 
@@ -142,10 +147,10 @@ def test_nothing_of_the_run_leaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("MY_API_KEY", "sk-12345678")
     made = trace()
     home = Path.home()
-    made.info["feedback"] = f"see {tmp_path}/x, {home}/y, {made.id} and sk-12345678 \ud83d"
+    made.info["feedback"] = f"see {tmp_path}/x, {home}/y, {made.id} and sk-12345678"
     hide = hidden_texts([tmp_path])
-    shown = build_record(made, 0.0, (), hide)
-    assert shown["Feedback"] == "see [path]/x, [home]/y, [id] and [secret] ?"
+    shown = build_record(as_recorded(made), 0.0, (), hide)
+    assert shown["Feedback"] == "see [path]/x, [home]/y, [id] and [secret]"
 
 
 def test_long_parts_lose_their_middle_and_say_so() -> None:

@@ -2,13 +2,9 @@
 
 import json
 import os
-import random
 import shutil
 import socket
-import subprocess
 import sys
-import time
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +12,16 @@ import pytest
 from filelock import FileLock
 
 from tests.support import (
-    BASE,
     Endpoint,
     Reply,
     Request,
     Run,
-    command_env,
     fenced,
     good_student,
     run,
     scripted,
+    steady,
     student_requests,
-    teacher_requests,
 )
 from verifiers.v1.cli.gepa import main
 from verifiers.v1.gepa.journal import drop_torn_line
@@ -36,25 +30,8 @@ SAME = ("candidates.json", "run_log.json", "best_system_prompt.txt", "splits.jso
 """Files that a resumed run must end with, byte for byte like one that was not cut short."""
 
 
-def steady_student(request: Request) -> str:
-    """Right on more questions the more points the prompt makes."""
-    points = request.system.count("*")
-    return "right" if zlib.crc32(request.user.encode()) % 7 < points else "wrong"
-
-
-def steady_teacher(request: Request) -> str:
-    """A proposal, better or worse, that depends on everything the teacher was shown."""
-    prompt = request.user.partition("<current_prompt>\n")[2].partition("\n</current_prompt>")[0]
-    digest = zlib.crc32(request.user.encode())
-    return fenced(f"{prompt} *{digest}" if digest % 4 else f"{prompt.replace('*', '')} {digest}")
-
-
 STEADY = ["board-v1", "--local", "-m", "student", "--num-train", "6", "--num-val", "6"]
 STEADY += ["--num-test", "0", "--taskset.size", "12", "--max-total-rollouts", "60"]
-
-
-def steady() -> Endpoint:
-    return scripted(steady_student, steady_teacher)
 
 
 def resume(endpoint: Endpoint, done: Run, *args: str, base: list[str] | None = None) -> Run:
@@ -104,9 +81,7 @@ def test_a_finished_run_says_so_and_sends_nothing(
         sent = len(endpoint.requests)
         capsys.readouterr()
         for budget in ("12", "5"):
-            again = resumed(
-                endpoint, first, "--max-total-rollouts", budget, "--allow-small-budget"
-            )
+            again = resumed(endpoint, first, "--max-total-rollouts", budget, "--allow-small-budget")
             out, err = capsys.readouterr()
             assert again.status == 0
             assert "already finished: raise --max-total-rollouts above 12" in err
@@ -171,17 +146,16 @@ def test_another_run_is_refused_with_the_difference(
 def test_an_edited_task_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import board_v1
-
+    board = sys.modules["board_v1"]
     with scripted() as endpoint:
         first = run(endpoint, tmp_path, "--max-total-rollouts", "12")
-        original = board_v1.BoardTaskset._task
+        original = board.BoardTaskset._task
 
         def edited(self: Any, number: int) -> Any:
             task = original(self, number)
             return task.with_data(prompt="edited") if number == 5 else task
 
-        monkeypatch.setattr(board_v1.BoardTaskset, "_task", edited)
+        monkeypatch.setattr(board.BoardTaskset, "_task", edited)
         assert resume(endpoint, first, "--max-total-rollouts", "20").status == 2
     assert "split.val: 1 of 4 entries, the first at position 1" in capsys.readouterr().err
 
@@ -192,7 +166,7 @@ def test_budget_concurrency_endpoint_and_key_may_change(
     with scripted() as endpoint:
         first = run(endpoint, tmp_path, "--max-total-rollouts", "12")
     monkeypatch.setenv("OTHER_KEY", "sk-other-key")
-    with scripted() as moved:
+    with scripted(teacher=lambda _: fenced("Answer. GOOD too")) as moved:
         flags = ["-c", "1", "--client.api-key-var", "OTHER_KEY", "--max-total-rollouts", "16"]
         again = resumed(moved, first, *flags, "--verbose", "--patience", "50")
         assert again.status == 0
@@ -328,50 +302,7 @@ def test_the_lock_names_its_holder_while_it_runs(tmp_path: Path) -> None:
     assert seen[0] == {"pid": os.getpid(), "host": socket.gethostname()}
 
 
-# Kills
-
-
-def start(endpoint: Endpoint, folder: Path, *flags: str) -> "subprocess.Popen[bytes]":
-    command = [sys.executable, "-m", "verifiers_gepa", *STEADY, "-o", str(folder), *flags]
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env=command_env(endpoint),
-        cwd=folder,
-    )
-
-
-def test_killed_at_random_moments_it_ends_like_a_run_that_was_not(tmp_path: Path) -> None:
-    """Kill the process at random numbers of requests, from nothing on record to the last rollout,
-    and go on each time."""
-    with steady() as endpoint:
-        whole = run(endpoint, tmp_path, "-c", "3", base=STEADY)
-        total = len(endpoint.requests)
-    rng = random.Random(0)
-    in_flight = 0
-    with steady() as endpoint:
-        kills = sorted(rng.sample(range(1, total), 6))
-        resuming: list[str] = []
-        for kill in kills:
-            with start(endpoint, tmp_path, "--run.name", "killed", "-c", "3", *resuming) as child:
-                endpoint.wait_for(kill + in_flight)
-                child.kill()
-            in_flight += 3
-            if (tmp_path / "killed/identity.json").exists():
-                resuming = ["--resume"]
-        done = run(
-            endpoint, tmp_path, "--run.name", "killed", *resuming, "-c", "3", base=STEADY
-        )
-        sent = len(endpoint.requests)
-    killed = Run(done.status, tmp_path / "killed")
-    assert killed.status == 0
-    for name in SAME:
-        assert (killed.folder / name).read_bytes() == (whole.folder / name).read_bytes()
-    assert killed.result["val_means"] == whole.result["val_means"]
-    assert killed.charged == whole.charged == 60
-    assert total <= sent <= total + 3 * len(kills)
+# Replay
 
 
 def test_replaying_many_rollouts_takes_no_request(tmp_path: Path) -> None:
@@ -384,8 +315,7 @@ def test_replaying_many_rollouts_takes_no_request(tmp_path: Path) -> None:
         again = resumed(endpoint, whole, base=base)
         assert len(endpoint.requests) == sent
     assert again.result["rollouts"]["replayed"] == whole.charged
-    assert teacher_requests(endpoint)
-    assert time is not None
+    assert again.result["rollouts"]["charged"] == whole.charged
 
 
 def test_the_teachers_key_mended_the_run_goes_on(tmp_path: Path) -> None:
@@ -398,4 +328,3 @@ def test_the_teachers_key_mended_the_run_goes_on(tmp_path: Path) -> None:
         assert len(student_requests(endpoint)) == 6
     assert again.status == 0
     assert again.prompt == b"Answer. GOOD v1"
-    assert BASE

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from tests.support import (
     good_student,
     run,
     scripted,
+    steady,
     student_requests,
     teacher_requests,
 )
@@ -123,19 +123,6 @@ def test_a_budget_below_the_seeds_val_pass_is_refused_and_nothing_is_sent(
     assert list(tmp_path.iterdir()) == []
 
 
-def noisy_student(request: Request) -> str:
-    """Right on more questions the more points the prompt makes; some questions are hard."""
-    points = request.system.count("*")
-    return "right" if sum(map(ord, request.user)) % 7 < points else "wrong"
-
-
-def noisy_teacher(request: Request) -> str:
-    """A proposal, better or worse, that depends on everything the teacher was shown."""
-    prompt = request.user.partition("<current_prompt>\n")[2].partition("\n</current_prompt>")[0]
-    digest = zlib.crc32(request.user.encode())
-    return fenced(f"{prompt} *{digest}" if digest % 4 else f"{prompt.replace('*', '')} {digest}")
-
-
 NOISY = [*BASE[:4], "--num-train", "10", "--num-val", "10", "--num-test", "0"]
 NOISY += ["--taskset.size", "20", "--max-total-rollouts", "150"]
 
@@ -143,7 +130,7 @@ NOISY += ["--taskset.size", "20", "--max-total-rollouts", "150"]
 def test_the_same_command_gives_the_same_run_whatever_the_concurrency(tmp_path: Path) -> None:
     runs = []
     for concurrency in ("128", "128", "1"):
-        with scripted(noisy_student, noisy_teacher) as endpoint:
+        with steady() as endpoint:
             runs.append(run(endpoint, tmp_path, "-c", concurrency, base=NOISY))
     first, *others = runs
     assert len(first.candidates) > 2
@@ -154,7 +141,7 @@ def test_the_same_command_gives_the_same_run_whatever_the_concurrency(tmp_path: 
 
 
 def test_another_seed_searches_differently_on_the_same_split(tmp_path: Path) -> None:
-    with scripted(noisy_student, noisy_teacher) as endpoint:
+    with steady() as endpoint:
         zero = run(endpoint, tmp_path, "--seed", "0", base=NOISY)
         one = run(endpoint, tmp_path, "--seed", "1", base=NOISY)
     assert zero.json("splits.json") == one.json("splits.json")
@@ -283,7 +270,15 @@ def test_only_the_teachers_own_sampling_is_sent_to_it(tmp_path: Path) -> None:
     with scripted() as endpoint:
         run(endpoint, tmp_path, "--max-total-rollouts", "12", "--sampling.temperature", "0.5")
         flags = ["--reflection-sampling.max-tokens", "99", "--reflection-sampling.top-k", "3"]
-        run(endpoint, tmp_path, "--max-total-rollouts", "12", *flags, "--reflection-model", "teacher")
+        run(
+            endpoint,
+            tmp_path,
+            "--max-total-rollouts",
+            "12",
+            *flags,
+            "--reflection-model",
+            "teacher",
+        )
     plain, tuned = (request.body for request in teacher_requests(endpoint))
     assert set(plain) == {"model", "messages"}
     assert plain["model"] == "student"

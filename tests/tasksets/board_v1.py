@@ -4,7 +4,9 @@ Its options make the taskset awkward in the ways that the tests need.
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import Field
 
 import verifiers.v1 as vf
 
@@ -16,11 +18,37 @@ class BoardData(vf.TaskData):
     blob: bytes = b""
 
 
-class BoardTask(vf.Task[BoardData, vf.State, vf.TaskConfig]):
+class BoardTaskConfig(vf.TaskConfig):
+    low: float = 0.0
+    high: float = 1.0
+    """What a wrong and a right answer are worth."""
+    broken: Literal["", "nan", "inf", "none", "raise", "judge"] = ""
+    """What the reward does instead of scoring, ..."""
+    broken_on: list[str] = Field(default_factory=list)
+    """... on these questions (none: on all)."""
+    judge_url: str = ""
+
+
+class BoardTask(vf.Task[BoardData, vf.State, BoardTaskConfig]):
+    config: BoardTaskConfig
+
     @vf.reward
     async def right(self, trace: vf.Trace) -> float:
         trace.info["feedback"] = f"expected the word {self.data.gold!r}"
-        return float(trace.last_reply == self.data.gold)
+        if self.config.broken and self.data.prompt in (self.config.broken_on or [self.data.prompt]):
+            return await self._break()
+        right = trace.last_reply == self.data.gold
+        return self.config.high if right else self.config.low
+
+    async def _break(self) -> Any:
+        if self.config.broken == "judge":
+            judge: vf.Judge = vf.Judge(
+                vf.JudgeConfig(base_url=self.config.judge_url, model="judge")
+            )
+            return float((await judge.complete("right?")).text)
+        if self.config.broken == "raise":
+            raise KeyError("no such key")
+        return {"nan": float("nan"), "inf": float("inf"), "none": None}[self.config.broken]
 
     @vf.metric
     async def words(self, trace: vf.Trace) -> float:
@@ -28,6 +56,7 @@ class BoardTask(vf.Task[BoardData, vf.State, vf.TaskConfig]):
 
 
 class BoardConfig(vf.TasksetConfig):
+    task: BoardTaskConfig = BoardTaskConfig()
     size: int = 8
     """Questions."""
     copies: int = 0
@@ -40,7 +69,7 @@ class BoardConfig(vf.TasksetConfig):
     """Prompts as lists of messages."""
 
 
-class BoardTaskset(vf.Taskset[BoardTask, BoardConfig]):
+class BoardTaskset(vf.Taskset[BoardTask, BoardConfig]):  # type: ignore[type-var]
     def __init__(self, config: BoardConfig) -> None:
         super().__init__(config)
         self.INFINITE = config.endless

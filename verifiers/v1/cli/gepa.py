@@ -36,7 +36,14 @@ own, one that a run saved (<run>/configs/resolved/gepa.json), or one that vf-eva
 
 OWN_LOGGER = "verifiers.v1.gepa"
 
-RESOLUTION_ERRORS = (ConfigFileError, ModuleNotFoundError, AttributeError, TypeError, ValueError)
+RESOLUTION_ERRORS = (
+    ConfigFileError,
+    ModuleNotFoundError,
+    AttributeError,
+    TypeError,
+    ValueError,
+    OSError,
+)
 """What the parser, the host's plugin loaders and our checks raise for a run that can't start."""
 
 
@@ -66,6 +73,9 @@ def main(argv: list[str] | None = None) -> int:
         outcome = run_gepa(env, config)
     except GEPAError:
         return 2  # the run has said why, in its last line
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except Interrupted as interrupt:
         return 128 + interrupt.signum
     except RESOLUTION_ERRORS as error:
@@ -93,6 +103,8 @@ def _log_to_stderr(verbose: bool) -> None:
     """Our own steps at info level; the host's, a line per rollout, only with `--verbose`."""
     setup_logging("DEBUG" if verbose else "INFO")
     logging.getLogger(LIBRARY_LOGGER).setLevel("DEBUG" if verbose else "WARNING")
+    # A line per failed call, which our own lines count.
+    logging.getLogger(f"{LIBRARY_LOGGER}.interception").setLevel("DEBUG" if verbose else "ERROR")
     logging.getLogger(OWN_LOGGER).setLevel("DEBUG" if verbose else "INFO")
     logger.setLevel("INFO")
 
@@ -116,7 +128,9 @@ def _explain(error: BaseException, args: list[str]) -> list[str]:
         missing = getattr(inner, "name", None)
         if missing and repr(missing) not in str(error):
             return [f"{error} It was found, but it imports {missing!r}, which is not installed."]
-    return [" ".join(str(error).split())]
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"{error.filename}: {error.strerror}"]
+    return [line for line in str(error).splitlines() if line.strip()]
 
 
 def _explain_setting(detail: dict[str, object], args: list[str]) -> str:

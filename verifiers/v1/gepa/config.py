@@ -8,6 +8,7 @@ variables fill what nothing else set, and the ids choose the class.
 """
 
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, cast
@@ -160,6 +161,14 @@ class GEPAConfig(vf.EnvConfig):
             return handler(data)
         return narrow(cls, *env_ids(data)).model_validate(data)
 
+    @field_validator("sampling", "reflection_sampling", mode="before")
+    @classmethod
+    def _typed(cls, value: Any) -> Any:
+        """Parameters that the host doesn't know come from flags as text: `top_k` 3 is a number."""
+        if not isinstance(value, dict):
+            return value
+        return {key: _parsed(item) for key, item in value.items()}
+
     @field_validator("initial_prompt")
     @classmethod
     def _storable(cls, value: str | None) -> str | None:
@@ -276,12 +285,24 @@ def with_environment(data: dict[str, Any]) -> dict[str, Any]:
         data["client"] = {**(data.get("client") or {}), "base_url": urls[0]}
         if len(urls) > 1:
             data["task_endpoints"] = urls
+    elif data.get("task_endpoints") and _sets_no(data.get("client"), "base_url"):
+        first = next(iter(data["task_endpoints"]))
+        data["client"] = {**(data.get("client") or {}), "base_url": first}
     url = env.reflection_model_base_url
     if url and _sets_no(data.get("reflection_client"), "base_url"):
         data["reflection_client"] = {**(data.get("reflection_client") or {}), "base_url": url}
     if env.reflection_model_id and data.get("reflection_model") is None:
         data["reflection_model"] = env.reflection_model_id
     return data
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
 
 
 def _sets_no(block: Any, key: str) -> bool:

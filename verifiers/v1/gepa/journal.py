@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
 
 from verifiers.v1.episode import Episode, GroupInfo
 from verifiers.v1.gepa.failures import Fault, Kind
@@ -78,7 +79,7 @@ class Journal:
         recorded = RecordedEpisode.model_construct(**fields, gepa=stamp)
         try:
             await append_episode(self.run_dir, recorded, self._lock)
-        except OSError as error:
+        except (OSError, PydanticSerializationError) as error:
             async with self._lock:
                 drop_torn_line(self.run_dir / TRACES_FILE)
             raise _refused(error) from error
@@ -121,5 +122,5 @@ def drop_torn_line(path: Path) -> bool:
     return end < size
 
 
-def _refused(error: OSError) -> Fault:
+def _refused(error: Exception) -> Fault:
     return Fault(f"the journal could not be written: {error}")

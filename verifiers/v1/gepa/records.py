@@ -61,7 +61,7 @@ def build_record(
     if len(parts := _parts(trace)) > 1:
         record["Score in parts"] = parts
     if feedback := trace.info.get("feedback"):
-        record["Feedback"] = _plain(feedback)
+        record["Feedback"] = feedback
     if trace.stop_condition not in (None, ORDINARY_STOP):
         record["Ended by"] = trace.stop_condition
     if trace.is_truncated:
@@ -70,9 +70,9 @@ def build_record(
         record["Error"] = f"{error.type}: {shorten(error.message, 500)}"
     for column in columns:
         if column in trace.info:
-            record[column] = _plain(trace.info[column])
+            record[column] = trace.info[column]
         elif hasattr(trace.task.data, column):
-            record[column] = _plain(getattr(trace.task.data, column))
+            record[column] = to_jsonable_python(getattr(trace.task.data, column))
     private = {**hide, trace.id: "[id]", **_workdir(trace)}
     return {key: _cleaned(value, private) for key, value in record.items()}
 
@@ -174,23 +174,6 @@ def _content(content: MessageContent) -> str:
     )
 
 
-def _plain(value: Any) -> Any:
-    """A JSON value; bytes and what JSON has no form for become a placeholder."""
-    return to_jsonable_python(
-        _without_bytes(value), fallback=lambda other: f"[{type(other).__name__}]"
-    )
-
-
-def _without_bytes(value: Any) -> Any:
-    if isinstance(value, bytes | bytearray | memoryview):
-        return f"[binary data, {len(value)} bytes]"
-    if isinstance(value, Mapping):
-        return {str(key): _without_bytes(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_without_bytes(item) for item in value]
-    return value
-
-
 def _workdir(trace: WireTrace) -> dict[str, str]:
     runtime = trace.agent.runtime
     workdir = getattr(runtime, "id", None) if runtime is not None else None
@@ -209,6 +192,8 @@ def _cleaned(value: Any, hide: Mapping[str, str]) -> Any:
 
 def _clean(text: str, hide: Mapping[str, str]) -> str:
     text = text.encode("utf-8", "replace").decode("utf-8")
+    if "\0" in text:
+        return f"[binary data, {len(text)} characters]"
     text = DATA_URL.sub(lambda match: f"[binary data, {len(match[0])} characters]", text)
     text = BASE64.sub(lambda match: f"[binary data, {len(match[0])} characters]", text)
     for private in sorted(hide, key=len, reverse=True):

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
+import verifiers.v1 as vf
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.rundir import CONFIG_FILE, SPLITS_FILE, resume_command, write_json
 from verifiers.v1.utils.texts import write_text
@@ -15,6 +16,10 @@ logger = logging.getLogger(__name__)
 
 PROMPT_FILE = "best_system_prompt.txt"
 RESULT_FILE = "result.json"
+EVAL_FILE = "configs/eval.json"
+
+OWN_FIELDS = frozenset(GEPAConfig.model_fields) - frozenset(vf.EnvConfig.model_fields)
+"""The fields of a run that are none of its env's."""
 
 Status = Literal["finished", "interrupted", "failed"]
 
@@ -89,7 +94,7 @@ def result_json(outcome: Outcome, config: GEPAConfig) -> dict[str, Any]:
         "warnings": outcome.warnings,
         "artifacts": _artifacts(outcome.run_dir),
         "commands": {
-            "vf_eval": eval_command(config, outcome.run_dir),
+            "vf_eval": eval_command(outcome.run_dir),
             "resume": resume_command(config) if outcome.run_dir else None,
         },
         "versions": {name: version(name) for name in ("verifiers-gepa", "verifiers", "gepa")},
@@ -101,6 +106,7 @@ def write_outcome(outcome: Outcome, config: GEPAConfig) -> None:
     if outcome.run_dir is None:
         return
     write_text(outcome.run_dir / PROMPT_FILE, outcome.best_system_prompt)
+    write_json(outcome.run_dir / EVAL_FILE, eval_config(config, outcome.run_dir))
     write_json(outcome.run_dir / RESULT_FILE, result_json(outcome, config))
 
 
@@ -122,32 +128,32 @@ def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
         if outcome.partial:
             logger.info("go on with: %s", resume_command(config))
         else:
-            logger.info("evaluate it with: %s", eval_command(config, outcome.run_dir))
+            logger.info("evaluate it with: %s", eval_command(outcome.run_dir))
     rollouts = outcome.rollouts
     summary = f"{rollouts['charged']} of {rollouts['budget']} rollouts"
     log = logger.error if outcome.status == "failed" else logger.info
     log("%s (%s): %s", outcome.status, summary, outcome.message)
 
 
-def eval_command(config: GEPAConfig, run_dir: Path | None) -> str | None:
-    """The `vf-eval` command line that runs the best prompt, None where it was not written."""
-    if run_dir is None:
-        return None
-    parts = ["vf-eval", config.taskset.id, "--model", config.model]
-    if config.id:
-        parts += ["--env.id", config.id]
-    parts += ["--client.base-url", config.client.base_url]
-    parts += ["--env.taskset.system-prompt", str(run_dir / PROMPT_FILE)]
-    for name, harness in config.agent_harnesses().items():
-        parts += [f"--env.{name}.harness.id", harness.id]
-        parts += [f"--env.{name}.runtime.type", getattr(config, name).runtime.type]
-    return shlex.join(parts)
+def eval_config(config: GEPAConfig, run_dir: Path) -> dict[str, Any]:
+    """The config of an eval of the best prompt: the same env, model, endpoint and sampling."""
+    settings = config.model_dump(mode="json")
+    env = {name: settings[name] for name in settings if name not in OWN_FIELDS}
+    env["taskset"]["system_prompt"] = str(run_dir / PROMPT_FILE)
+    shared = ("model", "client", "sampling", "max_concurrent", "output_dir")
+    return {"env": env, **{name: settings[name] for name in shared}}
+
+
+def eval_command(run_dir: Path | None) -> str | None:
+    """The `vf-eval` command line that runs the best prompt, None where nothing was written."""
+    return None if run_dir is None else shlex.join(["vf-eval", "@", str(run_dir / EVAL_FILE)])
 
 
 def _artifacts(run_dir: Path | None) -> dict[str, str]:
     names = {
         "prompt": PROMPT_FILE,
         "config": CONFIG_FILE,
+        "eval_config": EVAL_FILE,
         "splits": SPLITS_FILE,
         "traces": "traces.jsonl",
         "reflections": "reflections.jsonl",

@@ -5,6 +5,7 @@ pause with jitter, or after what the provider asked for where it said so.
 """
 
 import logging
+from collections import Counter
 from typing import Protocol
 
 from tenacity import (
@@ -44,13 +45,17 @@ def retry_policy(attempts: int, what: str) -> AsyncRetrying:
     last outcome, whatever it was. `what` names the operation in the log."""
 
     def log(state: RetryCallState) -> None:
-        logger.warning(
-            "%s failed (attempt %d of %d), trying again in %.1f s: %s",
+        cause = _outcome(state).verdict.cause
+        _seen[cause] += 1
+        logger.log(
+            logging.WARNING if _is_round(_seen[cause]) else logging.DEBUG,
+            "%s failed (attempt %d of %d; this cause %d times so far), trying again in %.1f s: %s",
             what,
             state.attempt_number,
             attempts,
+            _seen[cause],
             state.upcoming_sleep,
-            _outcome(state).verdict.cause,
+            cause,
         )
 
     return AsyncRetrying(
@@ -60,6 +65,15 @@ def retry_policy(attempts: int, what: str) -> AsyncRetrying:
         before_sleep=log,
         retry_error_callback=_outcome,
     )
+
+
+_seen: Counter[str] = Counter()
+"""How often each cause was seen: an outage shows as a few lines, not one per rollout."""
+
+
+def _is_round(count: int) -> bool:
+    """1, 2, 5, 10, 20, 50, ..."""
+    return str(count).rstrip("0") in ("1", "2", "5")
 
 
 _backoff = wait_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE) + wait_random(0, FIRST_PAUSE)

@@ -52,8 +52,11 @@ def locked(config: GEPAConfig) -> Iterator[Path | None]:
 def write_config(config: GEPAConfig) -> Path:
     """Write the resolved config, re-runnable with `gepa @ <path>`; its path."""
     path = config.run_dir / CONFIG_FILE
+    settings = config.model_dump(mode="json")
+    if config.run.dir == config.run.name:
+        settings["run"]["dir"] = None  # so that another --run.name is another directory
     try:
-        write_json(path, config.model_dump(mode="json"))
+        write_json(path, settings)
     except OSError as error:
         raise ConfigError(f"the run directory can't be written: {error}") from error
     return path
