@@ -35,7 +35,8 @@ class BoardTask(vf.Task[BoardData, vf.State, BoardTaskConfig]):
     @vf.reward
     async def right(self, trace: vf.Trace) -> float:
         trace.info["feedback"] = f"expected the word {self.data.gold!r}"
-        if self.config.broken and self.data.prompt in (self.config.broken_on or [self.data.prompt]):
+        broken_on = self.config.broken_on
+        if self.config.broken and (not broken_on or self.data.prompt in broken_on):
             return await self._break()
         right = trace.last_reply == self.data.gold
         return self.config.high if right else self.config.low

@@ -78,6 +78,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except Interrupted as interrupt:
         return 128 + interrupt.signum
+    except KeyboardInterrupt:  # before the run took over the signals
+        return 130
     except RESOLUTION_ERRORS as error:
         for line in _explain(error, args):
             sys.stderr.write(f"gepa: {line}\n")

@@ -6,8 +6,12 @@ Each check raises `ConfigError` with one line that says what is wrong and what t
 import logging
 import os
 import re
+from io import StringIO
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.table import Table
 
 import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
@@ -110,8 +114,8 @@ def check_delivery(config: GEPAConfig, split: Split) -> list[str]:
 
 
 def check_budget(config: GEPAConfig, split: Split) -> str:
-    """What the budget buys, in words. Raises `ConfigError` where it can't pay for the seed prompt's
-    val pass, or, unless `allow_small_budget`, for one full proposal after it."""
+    """What the budget buys, as a table. Raises `ConfigError` where it can't pay for the seed
+    prompt's val pass, or, unless `allow_small_budget`, for one full proposal after it."""
     budget, val = config.max_total_rollouts, len(split.val)
     minibatch = min(config.reflection_minibatch_size, len(split.train))
     proposal = 2 * minibatch
@@ -127,16 +131,29 @@ def check_budget(config: GEPAConfig, split: Split) -> str:
             f"--max-total-rollouts {budget} can't pay for one accepted proposal ({least} rollouts: "
             f"{terms}): raise it, lower --num-val, or insist with --allow-small-budget"
         )
-    left = budget - val
     if budget < val + 3 * (proposal + val):
         logger.warning(
             "the budget pays for fewer than 3 accepted proposals: the search will hardly get going"
         )
-    return (
-        f"budget: {budget} rollouts = {val} for the seed prompt's val pass + {left} for "
-        f"{left // (proposal + val)} proposals if all are accepted ({proposal + val} each), "
-        f"{left // proposal} if none is ({proposal} each)"
-    )
+    return budget_table(budget, val, proposal)
+
+
+def budget_table(budget: int, val: int, proposal: int) -> str:
+    """What `budget` rollouts buy, as a table for a terminal. `val` and `proposal` are the rollouts
+    of a val pass and of a proposal's two minibatches."""
+    left = budget - val
+    table = Table("", "rollouts", title=f"a budget of {budget} rollouts")
+    table.columns[1].justify = "right"
+    table.add_row("the seed prompt's val pass", str(val))
+    table.add_row("a proposal that is rejected", str(proposal))
+    table.add_row("a proposal that is accepted", str(proposal + val))
+    table.add_section()
+    table.add_row("proposals, if all are accepted", str(left // (proposal + val)))
+    table.add_row("proposals, if none is", str(left // proposal))
+    console = Console(file=StringIO(), width=72, color_system=None)
+    console.print(table)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue().rstrip()
 
 
 def check_run_dir(config: GEPAConfig) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,7 +102,7 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     split = split_tasks(env.taskset, config)
     prompt = seed_prompt(split.tasks, config)
     warnings = checks.check_delivery(config, split)
-    logger.info("%s", checks.check_budget(config, split))
+    logger.info("what it costs:\n%s", checks.check_budget(config, split))
     for note in split.notes:
         logger.info("%s", note)
     return Plan(split, prompt, [*split.notes, *warnings])
@@ -161,6 +162,7 @@ def _optimize(
     env: vf.Env, config: GEPAConfig, plan: Plan, run_dir: Path | None, replay: Replay
 ) -> tuple[Outcome, BaseException | None]:
     """The run itself; its outcome, and what cut it short if anything did."""
+    started = time.monotonic()
     budget = Budget(_total(config, run_dir))
     budget.failed += replay.failed
     budget.attempted += replay.failed
@@ -183,7 +185,7 @@ def _optimize(
             val = run_seed_pass(adapter, plan.seed_prompt)
             if run_dir is not None:
                 write_json(run_dir / SPLITS_FILE, plan.split.record(val))
-            _search(plan, val, config, adapter, reflection, progress)
+            _search(plan, val, config, adapter, reflection, progress, started)
             raise SearchStopped("budget", "gepa ended the search")
         except SearchStopped as stop:
             ending = Ending("finished", stop.reason, str(stop))
@@ -242,6 +244,7 @@ def _search(
     adapter: GEPAAdapter,
     reflection: Reflection,
     progress: Progress,
+    started: float,
 ) -> None:
     """gepa's search over `val`. It ends by `SearchStopped`; what it found is in
     `progress.state`."""
@@ -254,7 +257,9 @@ def _search(
         adapter=adapter,
         reflection_strategy=reflection,
         reflection_minibatch_size=minibatch,
-        stop_callbacks=stop_check(config, minibatch, budget, reflection, progress, run_dir),
+        stop_callbacks=stop_check(
+            config, minibatch, budget, reflection, progress, run_dir, started
+        ),
         # Scales differ: whether a score is perfect is not gepa's to guess.
         skip_perfect_score=config.perfect_score is not None,
         perfect_score=config.perfect_score if config.perfect_score is not None else 1.0,

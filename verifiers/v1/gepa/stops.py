@@ -25,10 +25,10 @@ def stop_check(
     reflection: Reflection,
     progress: Progress,
     run_dir: Path | None,
+    started: float,
 ) -> StopperProtocol:
-    """gepa's stop callback. It raises `SearchStopped` rather than returning true, so that the
-    reason is known."""
-    started = time.monotonic()
+    """gepa's stop callback for a run that started at `started` (`time.monotonic`). It raises
+    `SearchStopped` rather than returning true, so that the reason is known."""
     charged_before = -1
     idle = 0
 
