@@ -20,9 +20,9 @@ if str(TASKSETS) not in sys.path:
     sys.path.insert(0, str(TASKSETS))
 
 BASE = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val", "4"]
-BASE += ["--num-test", "0", "--reflection-minibatch-size", "2"]
+BASE += ["--num-test", "0", "--reflection-minibatch-size", "2", "--phase", "optimize"]
 """4 train and 4 val tasks, minibatches of 2: the seed's val pass is 4 rollouts, a proposal 4, its
-val pass 4."""
+val pass 4. The search alone."""
 
 
 def fenced(text: str) -> str:

@@ -242,7 +242,7 @@ def test_the_config_of_an_eval_runs_and_its_eval_reproduces_the_scores(tmp_path:
         quiet = ["--no-push", "--no-rich"]
         vf_eval(["board-v1", *seat, *common, *quiet, "-n", "8", "--run.name", "eval"])
         saved = tmp_path / "eval/configs/resolved/eval.json"
-        sizes = ["--num-train", "4", "--num-val", "4", "--num-test", "0"]
+        sizes = ["--num-train", "4", "--num-val", "4", "--num-test", "0", "--phase", "optimize"]
         flags = ["--reflection-client.base-url", endpoint.teacher_url, "--run.name", "gepa"]
         budget = ["--max-total-rollouts", "12", "--reflection-minibatch-size", "2"]
         assert main(["@", str(saved), *sizes, *flags, *budget]) == 0

@@ -9,8 +9,8 @@ import pytest
 import verifiers.v1 as vf
 from tests import support  # noqa: F401 - makes board-v1 importable
 from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.endpoints import Endpoints
 from verifiers.v1.gepa.failures import Verdict, judge_episode, judge_status
-from verifiers.v1.gepa.rollouts import Endpoints
 from verifiers_gepa.endpoint import Endpoint, Reply
 
 RATE_LIMIT = (

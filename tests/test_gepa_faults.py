@@ -217,7 +217,16 @@ def test_a_refused_prompt_is_the_worst_score_on_any_scale(tmp_path: Path) -> Non
 
 
 TEN = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val", "10"]
-TEN += ["--num-test", "0", "--taskset.size", "14", "--reflection-minibatch-size", "2"]
+TEN += [
+    "--num-test",
+    "0",
+    "--phase",
+    "optimize",
+    "--taskset.size",
+    "14",
+    "--reflection-minibatch-size",
+    "2",
+]
 
 
 def broken(*questions: str) -> list[str]:
@@ -476,7 +485,7 @@ def test_a_full_disk_ends_the_run_and_a_resume_goes_on(
     small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = [*TEN[:4], "--num-train", "6", "--num-val", "6", "--num-test", "0"]
-    base += ["--taskset.size", "12", "--max-total-rollouts", "60"]
+    base += ["--taskset.size", "12", "--max-total-rollouts", "60", "--phase", "optimize"]
     big = tmp_path / "big"
     big.mkdir()
     with steady() as endpoint:

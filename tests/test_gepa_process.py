@@ -135,6 +135,7 @@ def test_killed_at_twenty_random_moments_it_ends_like_a_run_that_was_not(
 ) -> None:
     base = ["board-v1", "--local", "-m", "student", "--num-train", "6", "--num-val", "6"]
     base += ["--num-test", "0", "--taskset.size", "12", "--max-total-rollouts", "60", "-c", "3"]
+    base += ["--phase", "optimize"]
     with steady() as endpoint:
         whole = run(endpoint, tmp_path, base=base)
         total = len(endpoint.requests)

@@ -31,7 +31,16 @@ SAME = ("candidates.json", "run_log.json", "best_system_prompt.txt", "splits.jso
 
 
 STEADY = ["board-v1", "--local", "-m", "student", "--num-train", "6", "--num-val", "6"]
-STEADY += ["--num-test", "0", "--taskset.size", "12", "--max-total-rollouts", "60"]
+STEADY += [
+    "--num-test",
+    "0",
+    "--phase",
+    "optimize",
+    "--taskset.size",
+    "12",
+    "--max-total-rollouts",
+    "60",
+]
 
 
 def resume(endpoint: Endpoint, done: Run, *args: str, base: list[str] | None = None) -> Run:
@@ -307,7 +316,7 @@ def test_the_lock_names_its_holder_while_it_runs(tmp_path: Path) -> None:
 
 def test_replaying_many_rollouts_takes_no_request(tmp_path: Path) -> None:
     base = [*STEADY[:4], "--num-train", "20", "--num-val", "50", "--num-test", "0"]
-    base += ["--taskset.size", "70", "--max-total-rollouts", "1000"]
+    base += ["--taskset.size", "70", "--max-total-rollouts", "1000", "--phase", "optimize"]
     with steady() as endpoint:
         whole = run(endpoint, tmp_path, base=base)
         (whole.folder / "result.json").unlink()

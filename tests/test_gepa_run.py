@@ -47,11 +47,13 @@ def test_a_better_prompt_is_found_and_everything_is_on_record(tmp_path: Path) ->
         "attempted": 12,
         "failed": 0,
         "replayed": 0,
+        "reused": 0,
+        "uncharged": {},
     }
     assert result["proposals"] == {
-        "asked": 1,
-        "proposals": 1,
-        "no_proposal": 0,
+        "tried": 1,
+        "duplicate": 0,
+        "unusable": 0,
         "failed": 0,
         "accepted": 1,
         "rejected": 0,
@@ -124,7 +126,7 @@ def test_a_budget_below_the_seeds_val_pass_is_refused_and_nothing_is_sent(
 
 
 NOISY = [*BASE[:4], "--num-train", "10", "--num-val", "10", "--num-test", "0"]
-NOISY += ["--taskset.size", "20", "--max-total-rollouts", "150"]
+NOISY += ["--taskset.size", "20", "--max-total-rollouts", "150", "--phase", "optimize"]
 
 
 def test_the_same_command_gives_the_same_run_whatever_the_concurrency(tmp_path: Path) -> None:
@@ -248,7 +250,8 @@ def test_an_unusable_reply_costs_no_child_and_is_on_record(
     assert first["verdict"] == "no proposal"
     assert first["reason"]
     assert second["verdict"] == "proposal"
-    assert done.result["proposals"]["no_proposal"] == 1
+    counts = done.result["proposals"]
+    assert counts["unusable"] + counts["duplicate"] == 1
     # Seed 4, the parent's minibatch 2 without a child, then a whole proposal 2 + 2 + 4.
     assert done.charged == 14
     assert done.prompt == b"Answer. GOOD"
@@ -360,6 +363,7 @@ def python_config(endpoint: Endpoint, folder: Path, **settings: Any) -> GEPAConf
         num_train=4,
         num_val=4,
         num_test=0,
+        phase="optimize",
         reflection_minibatch_size=2,
         max_total_rollouts=12,
         output_dir=folder,

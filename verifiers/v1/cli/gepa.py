@@ -1,11 +1,13 @@
 """The `gepa` command: `gepa <taskset-id> -m <model>`.
 
-Logs go to stderr; stdout carries the best prompt, byte for byte, and nothing else. The exit status
+Logs go to stderr; stdout carries the best prompt, byte for byte, and nothing else (with `--json`
+the result, on one line). The exit status
 is 0 for a run that finished, 2 for an error (one line says what and what to do), 128 + the signal's
 number for one that was interrupted.
 """
 
 import difflib
+import json
 import logging
 import os
 import sys
@@ -17,10 +19,10 @@ from pydantic_config.cli import ConfigFileError
 
 from verifiers.v1.gepa.checks import check_single_agent
 from verifiers.v1.gepa.config import GEPAConfig, narrow
+from verifiers.v1.gepa.report import Outcome
 from verifiers.v1.gepa.rundir import write_config
-from verifiers.v1.gepa.runner import GEPAError, load_env, plan_run, run_gepa
+from verifiers.v1.gepa.runner import GEPAError, RunInterrupted, load_env, plan_run, run_gepa
 from verifiers.v1.gepa.sources import named_ids, parse_config, read_sources
-from verifiers.v1.utils.drive import Interrupted
 from verifiers.v1.utils.logging import LIBRARY_LOGGER, setup_logging
 
 logger = logging.getLogger(__name__)
@@ -71,12 +73,16 @@ def main(argv: list[str] | None = None) -> int:
             logger.info("dry run: the config is valid, written to %s", write_config(config))
             return 0
         outcome = run_gepa(env, config)
-    except GEPAError:
-        return 2  # the run has said why, in its last line
+    except GEPAError as error:  # the run has said why, in its last line
+        if config.json_:
+            _print_result(error.outcome)
+        return 2
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except Interrupted as interrupt:
+    except RunInterrupted as interrupt:
+        if config.json_:
+            _print_result(interrupt.outcome)
         return 128 + interrupt.signum
     except KeyboardInterrupt:  # before the run took over the signals
         return 130
@@ -84,7 +90,10 @@ def main(argv: list[str] | None = None) -> int:
         for line in _explain(error, args):
             sys.stderr.write(f"gepa: {line}\n")
         return 2
-    _print_prompt(outcome.best_system_prompt)
+    if config.json_:
+        _print_result(outcome)
+    else:
+        _print(outcome.best_system_prompt + ("\n" if sys.stdout.isatty() else ""))
     return 0
 
 
@@ -111,10 +120,13 @@ def _log_to_stderr(verbose: bool) -> None:
     logger.setLevel("INFO")
 
 
-def _print_prompt(prompt: str) -> None:
+def _print_result(outcome: Outcome) -> None:
+    _print(json.dumps(outcome.result, allow_nan=False) + "\n")
+
+
+def _print(text: str) -> None:
     sys.stdout.flush()
-    end = "\n" if sys.stdout.isatty() else ""
-    sys.stdout.buffer.write((prompt + end).encode("utf-8"))
+    sys.stdout.buffer.write(text.encode("utf-8"))
     sys.stdout.buffer.flush()
 
 

@@ -13,9 +13,10 @@ from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from verifiers.v1.gepa.budget import BudgetExhausted
 from verifiers.v1.gepa.dataset import Split
+from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.journal import prompt_digest
 from verifiers.v1.gepa.records import Record, episode_records
-from verifiers.v1.gepa.rollouts import Job, Measurement, Rollouts
+from verifiers.v1.gepa.rollouts import Job, Measurement, Rollouts, mean_score
 from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.utils.drive import Drive
 
@@ -24,7 +25,8 @@ Candidate = dict[str, str]
 COMPONENT = "system_prompt"
 """The one text of a candidate that is optimized."""
 
-Evaluation = EvaluationBatch[Measurement, str]
+Evaluation = EvaluationBatch[list[Measurement], str]
+"""gepa's result of one batch; a trajectory is the measurements of one task."""
 
 
 @dataclass
@@ -36,7 +38,9 @@ class GEPAAdapter:
     split: Split
     drive: Drive
     unmeasured: Unmeasured
-    seed_pass: dict[int, Measurement] = field(default_factory=dict)
+    repeats: int = 1
+    """Rollouts per prompt and task, averaged."""
+    seed_pass: dict[int, list[Measurement]] = field(default_factory=dict)
     """The seed prompt's measurements on the val tasks, made before the search starts."""
     columns: Sequence[str] = ()
     hide: Mapping[str, str] = field(default_factory=dict)
@@ -59,20 +63,21 @@ class GEPAAdapter:
         """Scores of one candidate on the tasks of `batch`, in order: gepa's way to ask for the
         seed prompt's val pass."""
         if not capture_traces and all(idx in self.seed_pass for idx in batch):
-            return _evaluation([self.seed_pass[idx] for idx in batch], None)
+            mine = [self.seed_pass[idx] for idx in batch]
+            return _evaluation(mine, [mean_score(measurements) or 0.0 for measurements in mine])
         (evaluation,) = self.batch_evaluate([(candidate, batch)])
         return evaluation
 
     def batch_evaluate(self, items: list[tuple[Candidate, list[int]]]) -> list[Evaluation]:
         """Scores of every (candidate, batch) pair, all rollouts in flight together. Raises
         `BudgetExhausted` before the first of them where they don't all fit."""
-        wanted = [
-            (candidate[COMPONENT], idx)
+        jobs = [
+            Job(candidate[COMPONENT], self._tasks[idx][1], self._tasks[idx][0])
             for candidate, batch in items
             for position, idx in enumerate(batch)
             if self.unmeasured.wanted(self._tasks[idx][0], batch, position)
+            for _ in range(self.repeats)
         ]
-        jobs = [Job(prompt, self._tasks[idx][1], self._tasks[idx][0]) for prompt, idx in wanted]
         kind = jobs[0].split if jobs else "no"
         step = f"the {kind} rollouts of prompt {prompt_digest(items[0][0][COMPONENT])[:12]}"
         try:
@@ -85,7 +90,9 @@ class GEPAAdapter:
         for candidate, batch in items:
             split = self._tasks[batch[0]][0]
             mine = [
-                next(measured) if self.unmeasured.wanted(split, batch, position) else None
+                [next(measured) for _ in range(self.repeats)]
+                if self.unmeasured.wanted(split, batch, position)
+                else []
                 for position in range(len(batch))
             ]
             results.append((split, candidate[COMPONENT], batch, mine))
@@ -101,27 +108,25 @@ class GEPAAdapter:
         self, candidate: Candidate, eval_batch: Evaluation, components_to_update: list[str]
     ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """What the teacher reads about a minibatch: one record per measured trace, for every
-        component."""
-        records: list[Record] = [
-            record
-            for measurement, score in zip(
-                eval_batch.trajectories or [], eval_batch.scores, strict=True
-            )
-            if measurement.source is not None
-            for record in episode_records(measurement.episode(), score, self.columns, self.hide)
-        ]
+        component. Raises `Fault`: gepa would swallow anything else and go on without a proposal."""
+        try:
+            records: list[Record] = [
+                record
+                for measurements in eval_batch.trajectories or []
+                for measurement in measurements
+                if measurement.source is not None and measurement.score is not None
+                for record in episode_records(
+                    measurement.episode(), measurement.score, self.columns, self.hide
+                )
+            ]
+        except Exception as error:
+            raise Fault(f"a trace can't be shown to the teacher: {error!r}") from error
         return dict.fromkeys(components_to_update, records)
 
 
-def _evaluation(
-    measurements: Sequence[Measurement | None], scores: list[float] | None
-) -> Evaluation:
-    """gepa's form of these measurements; `scores` replaces theirs where some have none."""
-    filled = [measurement or Measurement(None) for measurement in measurements]
-    if scores is None:
-        scores = [measurement.score or 0.0 for measurement in filled]
+def _evaluation(measured: list[list[Measurement]], scores: list[float]) -> Evaluation:
     return EvaluationBatch(
-        outputs=[measurement.episode_id for measurement in filled],
+        outputs=[",".join(m.episode_id for m in measurements) for measurements in measured],
         scores=scores,
-        trajectories=filled,
+        trajectories=measured,
     )

@@ -116,9 +116,10 @@ def check_delivery(config: GEPAConfig, split: Split) -> list[str]:
 def check_budget(config: GEPAConfig, split: Split) -> str:
     """What the budget buys, as a table. Raises `ConfigError` where it can't pay for the seed
     prompt's val pass, or, unless `allow_small_budget`, for one full proposal after it."""
-    budget, val = config.max_total_rollouts, len(split.val)
+    repeats = config.rollouts_per_task
+    budget, val = config.max_total_rollouts, len(split.val) * repeats
     minibatch = min(config.reflection_minibatch_size, len(split.train))
-    proposal = 2 * minibatch
+    proposal = 2 * minibatch * repeats
     least = val + proposal + val
     terms = f"{val} for the seed prompt's val pass, {proposal} to propose, {val} to validate"
     if budget < val:

@@ -11,7 +11,7 @@ import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from uuid import uuid4
 
 from pydantic import AliasChoices, Field, create_model, field_validator, model_validator
@@ -78,6 +78,22 @@ class GEPAConfig(vf.EnvConfig):
     reflection_sampling: SamplingConfig = SamplingConfig()
     """Sampling of the teacher; only what is set here is sent."""
 
+    phase: Literal["all", "optimize", "validate", "test"] = "all"
+    """The phases to run: the search, the fresh comparison that picks the prompt, the comparison on
+    the test tasks. `all` runs whatever the run has not done yet."""
+    num_finalists: int = Field(3, ge=1)
+    """Prompts, besides the seed prompt, that the validate phase compares."""
+    validation_rollouts: int = Field(1, ge=1)
+    """Fresh rollouts per val task and prompt in the validate phase."""
+    test_rollouts: int = Field(1, ge=1)
+    """Rollouts per test task and prompt in the test phase."""
+    rollouts_per_task: int = Field(1, ge=1)
+    """Rollouts that the search averages wherever it scores a prompt on a task, for noisy rewards.
+    Each is charged."""
+    evaluation_cache: Path | None = None
+    """Directory where runs share the rollouts of the validate and test phases, so that several
+    seeds evaluate the seed prompt once."""
+
     select: vf.SelectCLIConfig = vf.SelectCLIConfig()
     """Which of the taskset's tasks are used (`-n` limits, `-s` shuffles)."""
     num_train: int = Field(100, ge=1)
@@ -141,6 +157,8 @@ class GEPAConfig(vf.EnvConfig):
     """Write the run directory. Without it the prompt is only printed and returned."""
     verbose: bool = Field(False, validation_alias=AliasChoices("verbose", "v"))
     """Log at debug level."""
+    json_: bool = Field(False, validation_alias=AliasChoices("json", "json_"), exclude=True)
+    """Print the object of result.json on one line instead of the prompt."""
     dry_run: bool = Field(False, exclude=True)
     """Check everything and write the resolved config, send nothing."""
     resume: bool = Field(False, exclude=True)

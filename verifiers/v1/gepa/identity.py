@@ -53,6 +53,7 @@ def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str
         "seed": config.seed,
         "seed_prompt": seed_prompt,
         "reflection_minibatch_size": config.reflection_minibatch_size,
+        "rollouts_per_task": config.rollouts_per_task,
         "perfect_score": config.perfect_score,
         "split": {name: [task["hash"] for task in parts[name]] for name in NAMES},
         "version": {name: version(name) for name in PACKAGES},

@@ -28,8 +28,8 @@ from verifiers.v1.utils.trace_store import TRACES_FILE, append_episode
 REFLECTIONS_FILE = "reflections.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
 
-Phase = Literal["optimize"]
-"""What a rollout is for: the search. Only this one is charged to the budget."""
+Phase = Literal["optimize", "validate", "test"]
+"""What a rollout is for. Only the search, `optimize`, is charged to the budget."""
 
 
 def prompt_digest(prompt: str) -> str:

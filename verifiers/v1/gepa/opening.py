@@ -9,7 +9,7 @@ import logging
 
 from verifiers.v1.gepa.adapter import GEPAAdapter
 from verifiers.v1.gepa.failures import Fault
-from verifiers.v1.gepa.rollouts import Job, Measurement
+from verifiers.v1.gepa.rollouts import Job, Measurement, mean_score
 from verifiers.v1.task import Task
 from verifiers.v1.types import content_text
 
@@ -27,27 +27,30 @@ def run_seed_pass(adapter: GEPAAdapter, prompt: str) -> list[Task]:
     for task in adapter.split.val:
         if cause := dropped.get(rollouts.task_hash(task)):
             unmeasured.note_drop(_idx(task), cause)
-    jobs = [Job(prompt, task, "val") for task in tasks]
+    # Task by task, then again: the first rollouts are of different tasks.
+    jobs = [Job(prompt, task, "val") for _ in range(adapter.repeats) for task in tasks]
     resumed = rollouts.replay.left != (0, 0)
-    measured = [] if resumed else _pilots(adapter, jobs)
+    measured = [] if resumed else _pilots(adapter, jobs, len(tasks))
     measured += adapter.drive.run(rollouts.measure(jobs[len(measured) :], STEP))
+    by_task = [measured[position :: len(tasks)] for position in range(len(tasks))]
 
-    missing = [measurement for measurement in measured if measurement.score is None]
-    if missing:
-        lost = len(missing) + len(adapter.split.val) - len(tasks)
-        unmeasured.check_share(lost, len(adapter.split.val), missing[0].cause)
+    lost = [mine for mine in by_task if mean_score(mine) is None]
+    if lost:
+        gone = len(lost) + len(adapter.split.val) - len(tasks)
+        unmeasured.check_share(gone, len(adapter.split.val), lost[0][0].cause)
     scores: dict[int, float] = {}
-    for task, measurement in zip(tasks, measured, strict=True):
-        if measurement.score is None:
-            unmeasured.drop(rollouts.task_hash(task), _idx(task), measurement.cause)
-        else:
-            scores[_idx(task)] = measurement.score
-            adapter.seed_pass[_idx(task)] = measurement
+    for task, mine in zip(tasks, by_task, strict=True):
+        score = mean_score(mine)
+        if score is None:
+            unmeasured.drop(rollouts.task_hash(task), _idx(task), mine[0].cause)
+            continue
+        scores[_idx(task)] = score
+        adapter.seed_pass[_idx(task)] = mine
     unmeasured.start(scores)
     return [task for task in tasks if _idx(task) in scores]
 
 
-def _pilots(adapter: GEPAAdapter, jobs: list[Job]) -> list[Measurement]:
+def _pilots(adapter: GEPAAdapter, jobs: list[Job], tasks: int) -> list[Measurement]:
     """The first rollouts, one by one, up to the first that is measured."""
     measured: list[Measurement] = []
     for job in jobs:
@@ -55,7 +58,7 @@ def _pilots(adapter: GEPAAdapter, jobs: list[Job]) -> list[Measurement]:
         if measured[-1].score is not None:
             _check_arrival(job, measured[-1])
             break
-        adapter.unmeasured.check_share(len(measured), len(jobs), measured[-1].cause)
+        adapter.unmeasured.check_share(len(measured), tasks, measured[-1].cause)
     return measured
 
 

@@ -58,6 +58,8 @@ First explain in a few sentences what you change and why. Then end your reply wi
 system prompt, ready to use as it stands, in one block that opens and closes with a line of four
 backticks (````)."""
 
+DUPLICATE = "the proposed text is not new in this run"
+
 MAX_UNUSABLE = 10
 """Replies in a row that may hold no proposal before the run stops."""
 
@@ -145,7 +147,7 @@ class Reflection:
         budget: Budget,
     ) -> None:
         self.teacher = Teacher(config)
-        self.counts = {"asked": 0, "proposals": 0, "no_proposal": 0, "failed": 0}
+        self.counts = {"tried": 0, "duplicate": 0, "unusable": 0, "failed": 0}
         self._attempts = config.max_attempts
         self._drive = drive
         self._journal = journal
@@ -168,7 +170,17 @@ class Reflection:
         self, jobs: list[ReflectionJob]
     ) -> list[tuple[ReflectionProposal, "Reflection"]]:
         """One proposal per job, in order, all teacher calls in flight together. A job without a
-        usable reply gets a proposal without texts, which gepa skips at no cost."""
+        usable reply gets a proposal without texts, which gepa skips at no cost. Raises `Fault`,
+        `SearchStopped` or `Divergence`: gepa would swallow anything else and ask again."""
+        try:
+            proposals = self._propose(jobs)
+        except Exception as error:
+            raise Fault(f"the teacher could not be asked: {error!r}") from error
+        if self._stop is not None:
+            raise self._stop
+        return [(proposal, self) for proposal in proposals]
+
+    def _propose(self, jobs: list[ReflectionJob]) -> list[ReflectionProposal]:
         prompts = [
             str(
                 self.teacher.build_messages(
@@ -183,15 +195,12 @@ class Reflection:
             prompt for prompt, answer in zip(prompts, recalled, strict=True) if answer is None
         ]
         if missing:
-            self._replay.check_at_end(f"teacher call {self.counts['asked'] + 1}")
+            self._replay.check_at_end(f"teacher call {self.counts['tried'] + 1}")
         fresh = iter(self._drive.run(self._ask_all(missing)) if missing else ())
-        proposals = [
+        return [
             self._proposal(candidate[COMPONENT], prompt, answer or next(fresh))
             for (candidate, _, _), prompt, answer in zip(jobs, prompts, recalled, strict=True)
         ]
-        if self._stop is not None:
-            raise self._stop
-        return [(proposal, self) for proposal in proposals]
 
     def _recall(self, prompt: str) -> Answer | None:
         """The recorded answer to this very prompt, if the record of a resumed run holds it."""
@@ -226,11 +235,10 @@ class Reflection:
         text = self._usable(answer)
         if not answer.recorded:
             self._journal.reflection(_exchange(parent, prompt, answer, text))
-        self.counts["asked"] += 1
+        self.counts["tried"] += 1
         if isinstance(text, NoProposal):
             self._count(answer.verdict, text.reason)
             return ReflectionProposal(new_texts={})
-        self.counts["proposals"] += 1
         self._unusable_in_row = 0
         return ReflectionProposal(
             new_texts={COMPONENT: text},
@@ -243,7 +251,7 @@ class Reflection:
             return NoProposal(f"the teacher's endpoint failed: {answer.verdict.cause}")
         text = extract_prompt(answer.text, answer.finish_reason)
         if isinstance(text, str) and text.rstrip() in self._known:
-            return NoProposal("the proposed text is not new in this run")
+            return NoProposal(DUPLICATE)
         if isinstance(text, str):
             self._known.add(text.rstrip())
         return text
@@ -258,7 +266,7 @@ class Reflection:
             self._stop = Fault(f"the teacher failed{times}: {verdict.cause} ({where})")
             return
         # The endpoint works; it is the reply that is of no use.
-        self.counts["no_proposal"] += 1
+        self.counts["duplicate" if reason == DUPLICATE else "unusable"] += 1
         self._unusable_in_row += 1
         if self._unusable_in_row == MAX_UNUSABLE:
             self._stop = SearchStopped(

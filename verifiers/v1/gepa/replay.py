@@ -68,8 +68,8 @@ class Replay:
     def __init__(self) -> None:
         self._rollouts: defaultdict[Key, deque[Recorded]] = defaultdict(deque)
         self._exchanges: defaultdict[str, deque[dict[str, Any]]] = defaultdict(deque)
-        self._given_up: set[tuple[str, str, int]] = set()
-        self._asked: Counter[tuple[str, str]] = Counter()
+        self._given_up: set[tuple[str, str, str, int]] = set()
+        self._asked: Counter[Key] = Counter()
         self.failed = 0
         """Episodes of the record that were not measured."""
         self.usage: list[tuple[str, Usage]] = []
@@ -100,17 +100,19 @@ class Replay:
 
     @property
     def left(self) -> tuple[int, int]:
-        """How many rollouts and teacher exchanges were not asked for yet."""
-        return sum(map(len, self._rollouts.values())), sum(map(len, self._exchanges.values()))
+        """How many of the search's rollouts and teacher exchanges were not asked for yet."""
+        rollouts = sum(len(q) for (phase, *_), q in self._rollouts.items() if phase == "optimize")
+        return rollouts, sum(map(len, self._exchanges.values()))
 
     def rollout(self, phase: str, candidate: str, task: str) -> tuple[int, Recorded | str | None]:
         """How often this candidate was asked for on this task before, and what the record holds of
         it: a measurement, `GIVEN_UP`, or nothing (None)."""
-        occurrence = self._asked[candidate, task]
-        self._asked[candidate, task] += 1
-        if (candidate, task, occurrence) in self._given_up:
+        key = (phase, candidate, task)
+        occurrence = self._asked[key]
+        self._asked[key] += 1
+        if (*key, occurrence) in self._given_up:
             return occurrence, GIVEN_UP
-        queue = self._rollouts.get((phase, candidate, task))
+        queue = self._rollouts.get(key)
         return occurrence, queue.popleft() if queue else None
 
     def exchange(self, prompt: str) -> dict[str, Any] | None:
@@ -119,11 +121,13 @@ class Replay:
         return queue.popleft() if queue else None
 
     def check_at_end(self, step: str) -> None:
-        """Called before `step` goes out live: raises `Divergence` if the record holds more."""
+        """Called before `step` of the search goes out live: raises `Divergence` if the search's
+        record holds more."""
         rollouts, exchanges = self.left
         if not rollouts and not exchanges:
             return
-        held = next((key for key, queue in self._rollouts.items() if queue), None)
+        searched = (k for k, queue in self._rollouts.items() if queue and k[0] == "optimize")
+        held = next(searched, None)
         first = f" (the first: prompt {held[1][:12]} on task {held[2][:12]})" if held else ""
         raise Divergence(
             f"the run has parted from its record at {step}: the record goes on with {rollouts} "
@@ -154,7 +158,8 @@ class Replay:
         if row["decision"] == "dropped":
             self.dropped[row["task"]] = row["cause"]
         else:
-            self._given_up.add((row["candidate"], row["task"], row["occurrence"]))
+            key = (row["phase"], row["candidate"], row["task"])
+            self._given_up.add((*key, row["occurrence"]))
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:

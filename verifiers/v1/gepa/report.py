@@ -1,5 +1,10 @@
-"""The outcome of a run: `best_system_prompt.txt`, `result.json`, the last lines of the log."""
+"""The outcome of a run: `best_system_prompt.txt`, `result.json`, the last lines of the log.
 
+docs/outputs.md describes every key of `result.json`, docs/result.schema.json its form.
+"""
+
+import hashlib
+import json
 import logging
 import shlex
 from dataclasses import dataclass, field
@@ -9,6 +14,8 @@ from typing import Any, Literal
 
 import verifiers.v1 as vf
 from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.dataset import Split
+from verifiers.v1.gepa.evaluation import Evaluation
 from verifiers.v1.gepa.rundir import CONFIG_FILE, SPLITS_FILE, resume_command, write_json
 from verifiers.v1.utils.texts import write_text
 
@@ -21,15 +28,18 @@ EVAL_FILE = "configs/eval.json"
 OWN_FIELDS = frozenset(GEPAConfig.model_fields) - frozenset(vf.EnvConfig.model_fields)
 """The fields of a run that are none of its env's."""
 
+PACKAGES = ("verifiers-gepa", "verifiers", "gepa")
+
+MOST_DROPPED = 0.1
+"""Share of the val tasks that may be missing in a run that counts in an aggregate."""
+
 Status = Literal["finished", "interrupted", "failed"]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to.
-
-    Scores are means over the val tasks, None where the seed prompt's val pass did not end.
-    """
+    """What a run came to. Scores are in the taskset's own unit; val means of the search are None
+    where the seed prompt's val pass did not end."""
 
     status: Status
     finish_reason: str
@@ -37,67 +47,102 @@ class Outcome:
     message: str
     """The same for a person, with the cause of a fault."""
     best_system_prompt: str
-    seed_val_mean: float | None
-    best_val_mean: float | None
+    """The deployed prompt; while that is not decided, the best of the search so far."""
     best_candidate: int
-    """Index of the best prompt in `candidates`; 0 is the seed prompt."""
+    """Its index in `candidates`; 0 is the seed prompt."""
     candidates: list[str]
     """The seed prompt and the accepted ones, in the order of their acceptance."""
     val_means: list[float]
-    """Val mean of each candidate."""
+    """The search's val mean of each candidate: what it was picked by, too good to report."""
     parents: list[int | None]
     """Index of each candidate's parent, None for the seed prompt."""
+    evaluation: Evaluation
+    """The phases after the search."""
     unvalidated: list[str]
     """Prompts that won their minibatch when the budget no longer paid for their val pass."""
-    rollouts: dict[str, int]
-    """`budget`, `charged` (measured in the search), `attempted`, `failed`, and `replayed`: those
-    of the charged that an earlier process of the run measured."""
+    rollouts: dict[str, Any]
+    """`budget`, `charged` (measured in the search), `attempted`, `failed`, `replayed` (measured by
+    an earlier process of the run), `reused` (by other runs), `uncharged` (measured, by phase)."""
     proposals: dict[str, int]
-    """Of the teacher calls `asked`: `no_proposal`, `failed`, `accepted`, `rejected`."""
+    """`tried`, and of those `accepted`, `rejected`, `duplicate`, `unusable`, `failed`."""
     tokens: dict[str, dict[str, int]]
     """Reported `input` and `output` tokens by role: student, teacher, judges."""
+    endpoints: list[dict[str, Any]]
+    """`url`, `attempts` and `failed` of each of the student's replicas, of this process."""
     dropped: list[int] = field(default_factory=list)
     """Indices of the val tasks that could not be measured with the seed prompt."""
     warnings: list[str] = field(default_factory=list)
+    result: dict[str, Any] = field(default_factory=dict)
+    """The object that `result.json` holds."""
     run_dir: Path | None = None
 
     @property
     def partial(self) -> bool:
-        """Whether the search was cut short, so that the prompt is the best so far."""
+        """Whether the run was cut short, so that the prompt is the best so far."""
         return self.status != "finished"
 
+    @property
+    def seed_val_mean(self) -> float | None:
+        return self.val_means[0] if self.val_means else None
 
-def result_json(outcome: Outcome, config: GEPAConfig) -> dict[str, Any]:
-    """The object that `result.json` holds; docs/outputs.md describes it."""
-    harnesses = {name: harness.id for name, harness in config.agent_harnesses().items()}
+    @property
+    def best_val_mean(self) -> float | None:
+        return max(self.val_means, default=None)
+
+    @property
+    def improved(self) -> bool:
+        """Whether the deployed prompt is better on test than chance explains."""
+        comparison = self.evaluation.comparison
+        return comparison is not None and comparison.improved
+
+
+def result_object(outcome: Outcome, config: GEPAConfig, split: Split) -> dict[str, Any]:
+    """The object that `result.json` holds."""
+    evaluation, comparison = outcome.evaluation, outcome.evaluation.comparison
+    invalid = _invalid_reasons(outcome, config, split)
     return {
         "status": outcome.status,
         "finish_reason": outcome.finish_reason,
         "message": outcome.message,
         "partial": outcome.partial,
-        "taskset": config.taskset.id,
-        "env": config.env_id,
-        "model": config.model,
-        "harness": harnesses,
-        "teacher": config.teacher[0],
+        "cell": _cell(config, split),
         "seed": config.seed,
+        "teacher": config.teacher[0],
+        "baseline_mean": comparison.baseline_mean if comparison else None,
+        "deployed_mean": comparison.deployed_mean if comparison else None,
+        "delta_pp": 100 * comparison.delta if comparison else _known_delta(evaluation),
+        "ci95": [100 * end for end in comparison.ci95] if comparison and comparison.ci95 else None,
+        "p_value": comparison.p_value if comparison else None,
+        "statistics_reason": comparison.reason if comparison else evaluation.test_skipped,
+        "improved": outcome.improved,
+        "valid_for_aggregation": not invalid,
+        "invalid_reasons": invalid,
+        "deployed_candidate": evaluation.deployed,
+        "fallback_reason": evaluation.fallback_reason,
         "seed_val_mean": outcome.seed_val_mean,
         "best_val_mean": outcome.best_val_mean,
-        "best_candidate": outcome.best_candidate,
         "val_means": outcome.val_means,
         "parents": outcome.parents,
+        "validated_means": {str(index): mean for index, mean in evaluation.validated.items()},
+        "test": [
+            {"idx": t.idx, "hash": t.hash, "baseline": t.baseline, "deployed": t.deployed}
+            for t in evaluation.tasks
+        ],
+        "num_test": len(split.test),
         "unvalidated": outcome.unvalidated,
         "dropped": outcome.dropped,
+        "lost": evaluation.lost,
         "rollouts": outcome.rollouts,
         "proposals": outcome.proposals,
         "tokens": outcome.tokens,
+        "endpoints": outcome.endpoints,
         "warnings": outcome.warnings,
         "artifacts": _artifacts(outcome.run_dir),
         "commands": {
             "vf_eval": eval_command(outcome.run_dir),
             "resume": resume_command(config) if outcome.run_dir else None,
         },
-        "versions": {name: version(name) for name in ("verifiers-gepa", "verifiers", "gepa")},
+        "versions": {name: version(name) for name in PACKAGES},
     }
 
 
@@ -107,7 +152,7 @@ def write_outcome(outcome: Outcome, config: GEPAConfig) -> None:
         return
     write_text(outcome.run_dir / PROMPT_FILE, outcome.best_system_prompt)
     write_json(outcome.run_dir / EVAL_FILE, eval_config(config, outcome.run_dir))
-    write_json(outcome.run_dir / RESULT_FILE, result_json(outcome, config))
+    write_json(outcome.run_dir / RESULT_FILE, outcome.result)
 
 
 def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
@@ -116,12 +161,13 @@ def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
         logger.warning("%s", warning)
     if outcome.seed_val_mean is not None and outcome.best_val_mean is not None:
         logger.info(
-            "val mean: %.4f with the seed prompt, %.4f with prompt %d (of %d candidates)",
+            "search: val mean %.4f with the seed prompt, %.4f with the best of %d candidates",
             outcome.seed_val_mean,
             outcome.best_val_mean,
-            outcome.best_candidate,
             len(outcome.candidates),
         )
+    if headline := headline_of(outcome):
+        logger.info("%s", headline)
     if outcome.run_dir is not None:
         mark = " (partial: the best so far)" if outcome.partial else ""
         logger.info("prompt: %s%s", outcome.run_dir / PROMPT_FILE, mark)
@@ -135,8 +181,26 @@ def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
     log("%s (%s): %s", outcome.status, summary, outcome.message)
 
 
+def headline_of(outcome: Outcome) -> str | None:
+    """The result in one sentence, None while there is none."""
+    evaluation, comparison = outcome.evaluation, outcome.evaluation.comparison
+    if evaluation.fallback_reason == "no_candidate":
+        return "test: no proposal was accepted, the seed prompt stays"
+    if evaluation.fallback_reason:
+        return "test: no prompt was better than the seed prompt when run afresh, it stays"
+    if comparison is None:
+        return f"test: none ({evaluation.test_skipped})" if evaluation.test_skipped else None
+    means = f"{comparison.baseline_mean:.4f} -> {comparison.deployed_mean:.4f}"
+    delta = f"{100 * comparison.delta:+.1f} points"
+    if comparison.ci95 is None:
+        return f"test: {means}, {delta}; no interval: {comparison.reason}"
+    low, high = (100 * end for end in comparison.ci95)
+    verdict = "improved" if comparison.improved else "not more than chance explains"
+    return f"test: {means}, {delta} (95 % interval {low:+.1f} to {high:+.1f}): {verdict}"
+
+
 def eval_config(config: GEPAConfig, run_dir: Path) -> dict[str, Any]:
-    """The config of an eval of the best prompt: the same env, model, endpoint and sampling."""
+    """The config of an eval of the deployed prompt: the same env, model, endpoint and sampling."""
     settings = config.model_dump(mode="json")
     env = {name: settings[name] for name in settings if name not in OWN_FIELDS}
     env["taskset"]["system_prompt"] = str(run_dir / PROMPT_FILE)
@@ -145,16 +209,66 @@ def eval_config(config: GEPAConfig, run_dir: Path) -> dict[str, Any]:
 
 
 def eval_command(run_dir: Path | None) -> str | None:
-    """The `vf-eval` command line that runs the best prompt, None where nothing was written."""
+    """The `vf-eval` command line that runs the prompt, None where nothing was written."""
     return None if run_dir is None else shlex.join(["vf-eval", "@", str(run_dir / EVAL_FILE)])
 
 
+def _cell(config: GEPAConfig, split: Split) -> dict[str, Any]:
+    """What runs that differ in their seed alone have in common."""
+    return {
+        "taskset": config.taskset.id,
+        "env": config.env_id,
+        "model": config.model,
+        "harness": "+".join(dict.fromkeys(h.id for h in config.agent_harnesses().values())),
+        "sampling": _digest(config.sampling.model_dump(mode="json", exclude_none=True)),
+        "split": _digest(split.record()),
+    }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _known_delta(evaluation: Evaluation) -> float | None:
+    """Without a comparison the difference is known only where the seed prompt stayed."""
+    return 0.0 if evaluation.deployed == 0 else None
+
+
+def _invalid_reasons(outcome: Outcome, config: GEPAConfig, split: Split) -> list[str]:
+    """Where the run deviates from the full protocol."""
+    reasons = []
+    if outcome.status != "finished":
+        reasons.append(f"the run did not finish ({outcome.finish_reason})")
+    elif outcome.evaluation.deployed is None:
+        reasons.append("the validate phase was not run")
+    elif outcome.evaluation.comparison is None and outcome.evaluation.test_skipped is None:
+        reasons.append("the test phase was not run")
+    if not split.test:
+        reasons.append("there are no test tasks (num_test is 0)")
+    if config.allow_small_budget:
+        reasons.append("the budget was allowed to be too small for one accepted proposal")
+    missing = {
+        "val": len(outcome.dropped),
+        **{k: len(v) for k, v in outcome.evaluation.lost.items()},
+    }
+    sizes = {"val": len(split.val), "validate": len(split.val), "test": len(split.test)}
+    for name, count in missing.items():
+        if count > MOST_DROPPED * sizes[name]:
+            reasons.append(f"{count} of {sizes[name]} tasks of {name} could not be measured")
+    return reasons
+
+
 def _artifacts(run_dir: Path | None) -> dict[str, str]:
-    names = {
+    """The files of the run directory: those that every run has, and those that this one made."""
+    if run_dir is None:
+        return {}
+    always = {
         "prompt": PROMPT_FILE,
         "config": CONFIG_FILE,
         "eval_config": EVAL_FILE,
         "splits": SPLITS_FILE,
+    }
+    names = {
         "traces": "traces.jsonl",
         "reflections": "reflections.jsonl",
         "decisions": "decisions.jsonl",
@@ -162,6 +276,5 @@ def _artifacts(run_dir: Path | None) -> dict[str, str]:
         "run_log": "run_log.json",
         "candidate_tree": "candidate_tree.html",
     }
-    if run_dir is None:
-        return {}
-    return {key: str(run_dir / name) for key, name in names.items() if (run_dir / name).exists()}
+    made = {key: name for key, name in names.items() if (run_dir / name).exists()}
+    return {key: str(run_dir / name) for key, name in {**always, **made}.items()}

@@ -13,12 +13,13 @@ from dataclasses import dataclass, replace
 
 from pydantic import TypeAdapter
 
-from verifiers.v1.clients import ModelContext
 from verifiers.v1.env import Env
 from verifiers.v1.episode import Episode, WireEpisode
 from verifiers.v1.gepa.budget import Budget
+from verifiers.v1.gepa.cache import EvaluationCache
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import content_hash
+from verifiers.v1.gepa.endpoints import Endpoints
 from verifiers.v1.gepa.failures import Fault, Verdict, judge_episode, was_throttled
 from verifiers.v1.gepa.journal import Journal, Phase, Stamp, prompt_digest
 from verifiers.v1.gepa.replay import GIVEN_UP, Recorded, Replay
@@ -28,6 +29,8 @@ from verifiers.v1.types import Usage
 from verifiers.v1.utils.throttle import Throttle
 
 logger = logging.getLogger(__name__)
+
+PHASES: tuple[Phase, ...] = ("optimize", "validate", "test")
 
 UNLIMITED = 4096
 """Rollouts in flight where the config sets no limit: the throttle needs a number to halve."""
@@ -55,7 +58,9 @@ class Measurement:
     """How often the same prompt ran on the same task before."""
     source: Episode | Recorded | None = None
     live: bool = True
-    """Whether it ran now, or comes from the record."""
+    """Whether it ran now, or comes from the record or the cache."""
+    reused: bool = False
+    """Whether another run measured it."""
 
     @property
     def episode_id(self) -> str:
@@ -73,39 +78,17 @@ class Measurement:
         return WireEpisode.model_validate_json(line)
 
 
+def mean_score(measurements: Sequence[Measurement]) -> float | None:
+    """The mean of what was measured, None where nothing was."""
+    scores = [m.score for m in measurements if m.score is not None]
+    return sum(scores) / len(scores) if scores else None
+
+
 @dataclass(frozen=True)
 class _Attempt:
     episode: Episode
     verdict: Verdict
     retry_after: None = None  # the interception hands on no headers
-
-
-class Endpoints:
-    """The student's replicas. A rollout takes the one with the least in flight and stays on it."""
-
-    def __init__(self, config: GEPAConfig) -> None:
-        self.contexts = [
-            ModelContext(client=client, model=config.model, sampling=config.sampling)
-            for client in config.endpoints
-        ]
-        self.in_flight = [0] * len(self.contexts)
-        self.taken = [0] * len(self.contexts)
-        """Rollouts that each endpoint got so far."""
-
-    @property
-    def names(self) -> str:
-        return ", ".join(context.client.base_url for context in self.contexts)
-
-    def take(self) -> int:
-        """The index of the endpoint for the next rollout; give it back with `free`."""
-        load = list(zip(self.in_flight, self.taken, strict=True))
-        index = load.index(min(load))
-        self.in_flight[index] += 1
-        self.taken[index] += 1
-        return index
-
-    def free(self, index: int) -> None:
-        self.in_flight[index] -= 1
 
 
 class Rollouts:
@@ -120,9 +103,12 @@ class Rollouts:
         self.replay = replay
         self.endpoints = Endpoints(config)
         self.throttle = Throttle(config.max_concurrent or UNLIMITED)
+        folder = config.evaluation_cache
+        self.cache = EvaluationCache(folder, config) if folder is not None else None
         self._attempts = config.max_attempts
         self._lowest = 0.0
         self._hashes: dict[int | None, str] = {}
+        self.live_phases: tuple[Phase, ...] = PHASES if config.phase == "all" else (config.phase,)
         self._broken: Fault | None = None
         """The permanent fault after which no rollout starts any more."""
 
@@ -144,18 +130,29 @@ class Rollouts:
                 if measurement is None
             ]
             if missing:
-                self.replay.check_at_end(step)
+                self._check_live(missing[0][0].phase, step)
             fresh = iter(await self._measure_all(missing))
         finally:
             self.budget.release(charging - (self.budget.charged - before))
         return self._with_floor([old or next(fresh) for _, old in recalled])
+
+    def _check_live(self, phase: Phase, step: str) -> None:
+        """Raise where this batch must not go out: its phase is not to be run, or the record of the
+        search goes on with something else."""
+        if phase not in self.live_phases:
+            raise Fault(
+                f"--phase {'/'.join(self.live_phases)} runs nothing of the {phase} phase, which is "
+                "not complete: run that first"
+            )
+        if phase == "optimize":
+            self.replay.check_at_end(step)
 
     def _recall(self, job: Job) -> tuple[int, Measurement | None]:
         """How often the job was asked for before, and what the record holds of it."""
         key = (job.phase, prompt_digest(job.prompt), self.task_hash(job.task))
         occurrence, recorded = self.replay.rollout(*key)
         if recorded is None:
-            return occurrence, None
+            return occurrence, self._cached(key, occurrence)
         if recorded == GIVEN_UP:
             return occurrence, Measurement(None, GIVEN_UP, occurrence, live=False)
         assert isinstance(recorded, Recorded)
@@ -164,6 +161,16 @@ class Rollouts:
         self._count(job, measured=True)
         score = recorded.stamp.score
         return occurrence, Measurement(score, "", occurrence, recorded, live=False)
+
+    def _cached(self, key: tuple[Phase, str, str], occurrence: int) -> Measurement | None:
+        """What another run stored of this rollout, in a phase that is not charged."""
+        if self.cache is None or key[0] == "optimize":
+            return None
+        score = self.cache.get(*key, occurrence)
+        if score is None:
+            return None
+        self.budget.reused += 1
+        return Measurement(score, "", occurrence, live=False, reused=True)
 
     async def _measure_all(self, missing: Sequence[tuple[Job, int]]) -> list[Measurement]:
         """Measure live, all together; the first fault ends all of them."""
@@ -204,14 +211,22 @@ class Rollouts:
             cause = f"{outcome.verdict.cause} (in {number} attempts at {self.endpoints.names})"
             return Measurement(None, cause, occurrence)
         score = _score(outcome.episode) if outcome.verdict.scored else None
+        if self.cache is not None and job.phase != "optimize" and score is not None:
+            key = (job.phase, prompt_digest(job.prompt), self.task_hash(job.task))
+            self.cache.put(*key, occurrence, score)
         return Measurement(score, "", occurrence, outcome.episode)
 
     async def _attempt(self, job: Job, number: int) -> _Attempt:
         async with self.throttle.slot() as place:
             if self._broken is not None:
                 raise self._broken
-            episode = await self._episode(job)
+            endpoint = self.endpoints.take()
+            try:
+                episode = await self._episode(job, endpoint)
+            finally:
+                self.endpoints.free(endpoint)
             verdict = judge_episode(episode)
+            self.endpoints.report(endpoint, verdict)
             if verdict.kind == "permanent":
                 self._broken = Fault(
                     f"task {job.task.data.idx} could not be measured: {verdict.cause} "
@@ -242,14 +257,10 @@ class Rollouts:
         self._count(job, measured)
         return _Attempt(episode, verdict)
 
-    async def _episode(self, job: Job) -> Episode:
+    async def _episode(self, job: Job, endpoint: int) -> Episode:
         (slot,) = self.env.slots(job.task.with_system_prompt(job.prompt))
-        endpoint = self.endpoints.take()
         self.budget.attempted += 1
-        try:
-            return await self.env.run_slot(slot, self.endpoints.contexts[endpoint])
-        finally:
-            self.endpoints.free(endpoint)
+        return await self.env.run_slot(slot, self.endpoints.contexts[endpoint])
 
     def _adapt(self, place: int, episode: Episode) -> None:
         if not was_throttled(episode):

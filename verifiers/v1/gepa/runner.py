@@ -25,6 +25,7 @@ from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.budget import Budget, SearchStopped
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, seed_prompt, split_tasks
+from verifiers.v1.gepa.evaluation import Evaluation, Evaluator
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.identity import check_identity, run_identity, write_identity
 from verifiers.v1.gepa.journal import Journal
@@ -39,13 +40,14 @@ from verifiers.v1.gepa.report import (
     Outcome,
     Status,
     log_outcome,
+    result_object,
     write_outcome,
 )
 from verifiers.v1.gepa.rollouts import Rollouts
 from verifiers.v1.gepa.rundir import SPLITS_FILE, locked, write_config, write_json
 from verifiers.v1.gepa.stops import stop_check
 from verifiers.v1.gepa.unmeasured import Unmeasured
-from verifiers.v1.utils.drive import Drive, Held
+from verifiers.v1.utils.drive import Drive, Held, Interrupted
 from verifiers.v1.utils.texts import read_text
 
 logger = logging.getLogger(__name__)
@@ -56,6 +58,14 @@ class GEPAError(RuntimeError):
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(outcome.message)
+        self.outcome = outcome
+
+
+class RunInterrupted(Interrupted):
+    """A signal ended the run, in order. `outcome` is what is known (and was written) until then."""
+
+    def __init__(self, signum: int, outcome: Outcome) -> None:
+        super().__init__(signum)
         self.outcome = outcome
 
 
@@ -116,8 +126,8 @@ def run_gepa(env: vf.Env, config: GEPAConfig) -> Outcome:
     already runs (a notebook), it works in a thread of its own and signals are the caller's.
 
     Raises `ConfigError` or `SplitError` before anything is spent, `GEPAError` where the run can't
-    go on, `Interrupted` (a `KeyboardInterrupt`) after a signal; the last two leave the best prompt
-    so far in the run directory.
+    go on, `RunInterrupted` (a `KeyboardInterrupt`) after a signal; the last two leave the best
+    prompt so far in the run directory.
     """
     try:
         asyncio.get_running_loop()
@@ -133,6 +143,8 @@ def _run(env: vf.Env, config: GEPAConfig) -> Outcome:
     with locked(config) as run_dir:
         replay = _open_record(plan, config, run_dir)
         outcome, error = _optimize(env, config, plan, run_dir, replay)
+    if isinstance(error, Interrupted):
+        raise RunInterrupted(error.signum, outcome) from error
     if isinstance(error, KeyboardInterrupt):
         raise error
     if error is not None:
@@ -175,20 +187,28 @@ def _optimize(
         rollouts = Rollouts(env, config, budget, journal, replay)
         hide = hidden_texts([run_dir] if run_dir else [])
         columns = config.reflection_columns
-        adapter = GEPAAdapter(rollouts, plan.split, drive, unmeasured, columns=columns, hide=hide)
+        adapter = GEPAAdapter(rollouts, plan.split, drive, unmeasured, config.rollouts_per_task)
+        adapter.columns, adapter.hide = columns, hide
         reflection = Reflection(config, plan.seed_prompt, drive, journal, replay, budget)
+        evaluation = Evaluation()
         serving = Held(env.serving())
         try:
             if config.preflight and not config.resume:
                 drive.run(check_endpoints(config))
             drive.run(serving.open())
             val = run_seed_pass(adapter, plan.seed_prompt)
+            split = dataclasses.replace(plan.split, val=val)
             if run_dir is not None:
                 write_json(run_dir / SPLITS_FILE, plan.split.record(val))
-            _search(plan, val, config, adapter, reflection, progress, started)
-            raise SearchStopped("budget", "gepa ended the search")
-        except SearchStopped as stop:
+            stop = _search(plan, split, config, adapter, reflection, progress, started)
             ending = Ending("finished", stop.reason, str(stop))
+            progress.write_files()
+            if config.phase != "optimize":
+                candidates, val_means, _ = _pool(plan, progress)
+                evaluator = Evaluator(config, split, rollouts, unmeasured, drive, evaluation)
+                evaluator.validate(candidates, val_means)
+                if config.phase != "validate":
+                    evaluator.test(candidates)
         except KeyboardInterrupt as signal:
             ending = Ending("interrupted", str(signal) or "SIGINT", f"stopped by {signal}", signal)
         except (Fault, Divergence) as fault:
@@ -199,9 +219,9 @@ def _optimize(
         finally:
             drive.finish(serving.close())
             drive.finish(reflection.teacher.aclose())
-        outcome = _outcome(ending, plan, config, adapter, reflection, progress)
-        ending = _write(ending, outcome, config, progress, replay)
-        outcome = dataclasses.replace(outcome, status=ending.status, message=ending.message)
+        outcome = _outcome(ending, plan, config, adapter, reflection, progress, evaluation)
+        if not outcome.partial or replay.left == (0, 0):
+            outcome, ending = _write(outcome, ending, config, plan, progress)
     log_outcome(outcome, config)
     return outcome, ending.error
 
@@ -220,56 +240,62 @@ def _total(config: GEPAConfig, run_dir: Path | None) -> int:
 
 
 def _write(
-    ending: Ending, outcome: Outcome, config: GEPAConfig, progress: Progress, replay: Replay
-) -> Ending:
-    """Write the outcome, unless a resumed run was cut short before it had caught up with its
-    record: what stands there knows more. Returns the ending, a failed one if the disk refused."""
-    if outcome.partial and replay.left != (0, 0):
-        return ending
+    outcome: Outcome, ending: Ending, config: GEPAConfig, plan: Plan, progress: Progress
+) -> tuple[Outcome, Ending]:
+    """Write the outcome; where the disk refuses, the run has failed. (Not called for a resumed run
+    that was cut short before it caught up with its record: what stands there knows more.)"""
     try:
         progress.write_files()
+        result = result_object(outcome, config, plan.split)
+        outcome = dataclasses.replace(outcome, result=result)
         write_outcome(outcome, config)
     except (OSError, Fault) as error:
         if ending.error is not None:
             logger.error("the outcome could not be written: %s", error)
-            return ending
-        return Ending("failed", "fault", f"the outcome could not be written: {error}", error)
-    return ending
+            return outcome, ending
+        message = f"the outcome could not be written: {error}"
+        ending = Ending("failed", "fault", message, error)
+        outcome = dataclasses.replace(outcome, status="failed", message=message)
+    return outcome, ending
 
 
 def _search(
     plan: Plan,
-    val: list[vf.Task],
+    split: Split,
     config: GEPAConfig,
     adapter: GEPAAdapter,
     reflection: Reflection,
     progress: Progress,
     started: float,
-) -> None:
-    """gepa's search over `val`. It ends by `SearchStopped`; what it found is in
-    `progress.state`."""
-    minibatch = min(config.reflection_minibatch_size, len(plan.split.train))
+) -> SearchStopped:
+    """gepa's search. What it found is in `progress.state`; returned is why it stopped."""
+    minibatch = min(config.reflection_minibatch_size, len(split.train))
     budget, run_dir = adapter.rollouts.budget, adapter.rollouts.journal.run_dir
-    optimize(
-        seed_candidate={COMPONENT: plan.seed_prompt},
-        trainset=[task.data.idx for task in plan.split.train],
-        valset=[task.data.idx for task in val],
-        adapter=adapter,
-        reflection_strategy=reflection,
-        reflection_minibatch_size=minibatch,
-        stop_callbacks=stop_check(
-            config, minibatch, budget, reflection, progress, run_dir, started
-        ),
-        # Scales differ: whether a score is perfect is not gepa's to guess.
-        skip_perfect_score=config.perfect_score is not None,
-        perfect_score=config.perfect_score if config.perfect_score is not None else 1.0,
-        # A directory would make gepa write a pickle there, and load the one it finds.
-        run_dir=None,
-        seed=config.seed,
-        track_best_outputs=False,
-        logger=GEPALog(),
-        callbacks=[cast("GEPACallback", progress)],  # gepa looks each method up by name
-    )
+    proposal = 2 * minibatch * config.rollouts_per_task
+    try:
+        optimize(
+            seed_candidate={COMPONENT: plan.seed_prompt},
+            trainset=[task.data.idx for task in split.train],
+            valset=[task.data.idx for task in split.val],
+            adapter=adapter,
+            reflection_strategy=reflection,
+            reflection_minibatch_size=minibatch,
+            stop_callbacks=stop_check(
+                config, proposal, budget, reflection, progress, run_dir, started
+            ),
+            # Scales differ: whether a score is perfect is not gepa's to guess.
+            skip_perfect_score=config.perfect_score is not None,
+            perfect_score=config.perfect_score if config.perfect_score is not None else 1.0,
+            # A directory would make gepa write a pickle there, and load the one it finds.
+            run_dir=None,
+            seed=config.seed,
+            track_best_outputs=False,
+            logger=GEPALog(),
+            callbacks=[cast("GEPACallback", progress)],  # gepa looks each method up by name
+        )
+    except SearchStopped as stop:
+        return stop
+    return SearchStopped("ended", "gepa ended the search")
 
 
 def _outcome(
@@ -279,18 +305,15 @@ def _outcome(
     adapter: GEPAAdapter,
     reflection: Reflection,
     progress: Progress,
+    evaluation: Evaluation,
 ) -> Outcome:
-    budget, state = adapter.rollouts.budget, progress.state
-    candidates = [plan.seed_prompt]
-    parents: list[int | None] = [None]
-    val_means = [] if progress.seed_val_mean is None else [progress.seed_val_mean]
-    if state is not None:
-        candidates = [candidate[COMPONENT] for candidate in state.program_candidates]
-        val_means = list(state.program_full_scores_val_set)
-        parents = [ids[0] for ids in state.parent_program_for_candidate]
-    best = max(range(len(val_means)), key=val_means.__getitem__, default=0)
+    rollouts, budget = adapter.rollouts, adapter.rollouts.budget
+    candidates, val_means, parents = _pool(plan, progress)
+    best = evaluation.deployed
+    if best is None:
+        best = max(range(len(val_means)), key=val_means.__getitem__, default=0)
     prompt = candidates[best]
-    throttle = adapter.rollouts.throttle
+    throttle = rollouts.throttle
     warnings = [*plan.warnings, *adapter.unmeasured.warnings]
     if throttle.lowest < throttle.most:
         warnings.append(
@@ -305,12 +328,11 @@ def _outcome(
         finish_reason=ending.reason,
         message=ending.message,
         best_system_prompt=prompt,
-        seed_val_mean=val_means[0] if val_means else None,
-        best_val_mean=val_means[best] if val_means else None,
         best_candidate=best,
         candidates=candidates,
         val_means=val_means,
         parents=parents,
+        evaluation=evaluation,
         unvalidated=adapter.unvalidated,
         rollouts={
             "budget": budget.total,
@@ -318,6 +340,8 @@ def _outcome(
             "attempted": budget.attempted,
             "failed": budget.failed,
             "replayed": budget.replayed,
+            "reused": budget.reused,
+            "uncharged": budget.uncharged,
         },
         proposals={
             **reflection.counts,
@@ -325,7 +349,21 @@ def _outcome(
             "rejected": progress.rejected,
         },
         tokens=budget.tokens,
+        endpoints=rollouts.endpoints.counts(),
         dropped=adapter.unmeasured.dropped,
         warnings=warnings,
         run_dir=config.run_dir if config.save_results else None,
+    )
+
+
+def _pool(plan: Plan, progress: Progress) -> tuple[list[str], list[float], list[int | None]]:
+    """The candidates so far, their val means and their parents."""
+    state = progress.state
+    if state is None:
+        means = [] if progress.seed_val_mean is None else [progress.seed_val_mean]
+        return [plan.seed_prompt], means, [None]
+    return (
+        [candidate[COMPONENT] for candidate in state.program_candidates],
+        list(state.program_full_scores_val_set),
+        [ids[0] for ids in state.parent_program_for_candidate],
     )

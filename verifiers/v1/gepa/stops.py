@@ -20,15 +20,16 @@ IDLE_ITERATIONS = 10
 
 def stop_check(
     config: GEPAConfig,
-    minibatch: int,
+    proposal: int,
     budget: Budget,
     reflection: Reflection,
     progress: Progress,
     run_dir: Path | None,
     started: float,
 ) -> StopperProtocol:
-    """gepa's stop callback for a run that started at `started` (`time.monotonic`). It raises
-    `SearchStopped` rather than returning true, so that the reason is known."""
+    """gepa's stop callback for a run that started at `started` (`time.monotonic`) and whose
+    proposals cost at least `proposal` rollouts. It raises `SearchStopped` rather than returning
+    true, so that the reason is known."""
     charged_before = -1
     idle = 0
 
@@ -42,12 +43,12 @@ def stop_check(
 
     def reasons() -> "list[tuple[str, str]]":
         found = []
-        if budget.left < 2 * minibatch:
+        if budget.left < proposal:
             found.append(("budget", "the budget does not pay for another proposal"))
         best = progress.best_val_mean
         if config.perfect_score is not None and best is not None and best >= config.perfect_score:
             found.append(("perfect", f"the val mean reached {best:g}"))
-        if config.max_reflections and reflection.counts["asked"] >= config.max_reflections:
+        if config.max_reflections and reflection.counts["tried"] >= config.max_reflections:
             found.append(("max_reflections", f"{config.max_reflections} teacher calls were made"))
         if config.max_tokens and budget.total_tokens >= config.max_tokens:
             found.append(("max_tokens", f"{budget.total_tokens} tokens were spent"))

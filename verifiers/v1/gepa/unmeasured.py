@@ -20,8 +20,8 @@ from typing import Any
 from gepa.core.state import GEPAState
 
 from verifiers.v1.gepa.failures import Fault
-from verifiers.v1.gepa.journal import Journal, prompt_digest
-from verifiers.v1.gepa.rollouts import Measurement
+from verifiers.v1.gepa.journal import Journal, Phase, prompt_digest
+from verifiers.v1.gepa.rollouts import Measurement, mean_score
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +41,11 @@ class Unmeasured:
         self._parents: dict[tuple[int, ...], list[float | None]] = {}
         """Minibatch -> the parent's scores on it, None where it has none."""
 
-    def check_share(self, missing: int, total: int, cause: str) -> None:
-        """Raise `Fault` where so many of a val pass are missing that it isn't the tasks' fault."""
+    def check_share(self, missing: int, total: int, cause: str, split: str = "val") -> None:
+        """Raise `Fault` where so many of a pass are missing that it isn't the tasks' fault."""
         if missing > self.limit * total:
             raise Fault(
-                f"{missing} of {total} val tasks could not be measured, more than "
+                f"{missing} of {total} {split} tasks could not be measured, more than "
                 f"--max-dropped-fraction {self.limit:g} allows: {cause}"
             )
 
@@ -57,7 +57,7 @@ class Unmeasured:
     def note_drop(self, idx: int, cause: str) -> None:
         """A dropped task, known from now or from the record."""
         self.dropped.append(idx)
-        self._warn(f"val task {idx} was dropped, it could not be measured: {cause}")
+        self.warn(f"val task {idx} was dropped, it could not be measured: {cause}")
 
     def start(self, scores: dict[int, float]) -> None:
         """The seed prompt's scores on the val tasks that are left."""
@@ -76,34 +76,36 @@ class Unmeasured:
         prompt: str,
         batch: Sequence[int],
         hashes: Sequence[str],
-        measured: Sequence[Measurement | None],
+        measured: Sequence[Sequence[Measurement]],
     ) -> None:
-        """Decide about every missing measurement of one candidate on `batch`. All candidates of a
-        batch are decided before any of their `scores` is read. Raises `Fault`."""
-        missing = [(i, m) for i, m in enumerate(measured) if m is not None and m.score is None]
+        """Decide about every missing measurement of one candidate on `batch`; `measured` holds the
+        rollouts of each task, none where it was not wanted. All candidates of a batch are decided
+        before any of their `scores` is read. Raises `Fault`."""
+        own = [mean_score(rollouts) for rollouts in measured]
+        missing = [i for i, rollouts in enumerate(measured) if rollouts and own[i] is None]
+        cause = measured[missing[0]][0].cause if missing else ""
         if split == "val" and missing:
-            lost = len(missing) + len(self._retired)
-            self.check_share(lost, len(batch), missing[0][1].cause)
-        elif missing and all(m is None or m.score is None for m in measured):
-            raise Fault(f"no task of a minibatch could be measured: {missing[0][1].cause}")
-        for position, measurement in missing:
-            self._give_up(prompt, hashes[position], measurement)
+            self.check_share(len(missing) + len(self._retired), len(batch), cause)
+        elif missing and all(score is None for score in own):
+            raise Fault(f"no task of a minibatch could be measured: {cause}")
+        for position, rollouts in enumerate(measured):
+            self.give_up("optimize", prompt, hashes[position], rollouts)
+        for position in missing:
             if split == "val":
-                self._retire(batch[position], measurement.cause)
+                self._retire(batch[position], cause)
             else:
-                self._warn(f"train task {batch[position]} decided nothing: {measurement.cause}")
+                self.warn(f"train task {batch[position]} decided nothing: {cause}")
         if split == "train" and tuple(batch) not in self._parents:
-            self._parents[tuple(batch)] = [None if m is None else m.score for m in measured]
+            self._parents[tuple(batch)] = own
 
     def scores(
-        self, split: str, batch: Sequence[int], measured: Sequence[Measurement | None]
+        self, split: str, batch: Sequence[int], measured: Sequence[Sequence[Measurement]]
     ) -> list[float]:
         """One score per task of `batch`, in order, once everything missing was decided."""
-        own = [None if m is None else m.score for m in measured]
+        own = [mean_score(rollouts) for rollouts in measured]
         if split == "val":
-            return [
-                self._retired.get(idx, _known(mine)) for idx, mine in zip(batch, own, strict=True)
-            ]
+            pairs = zip(batch, own, strict=True)
+            return [self._retired.get(idx, mine or 0.0) for idx, mine in pairs]
         parent = self._parents[tuple(batch)]
         return [
             (before or 0.0) if before is None or mine is None else mine
@@ -114,21 +116,26 @@ class Unmeasured:
         """A new iteration starts: its minibatches are measured anew."""
         self._parents.clear()
 
-    def _give_up(self, prompt: str, task_hash: str, measurement: Measurement) -> None:
-        if measurement.live:
-            self._journal.decision(
-                {
-                    "decision": "given up",
-                    "candidate": prompt_digest(prompt),
-                    "task": task_hash,
-                    "occurrence": measurement.occurrence,
-                    "cause": measurement.cause,
-                }
-            )
+    def give_up(
+        self, phase: Phase, prompt: str, task_hash: str, rollouts: Sequence[Measurement]
+    ) -> None:
+        """Record that the run goes on without the missing ones of these rollouts."""
+        for measurement in rollouts:
+            if measurement.score is None and measurement.live:
+                self._journal.decision(
+                    {
+                        "decision": "given up",
+                        "phase": phase,
+                        "candidate": prompt_digest(prompt),
+                        "task": task_hash,
+                        "occurrence": measurement.occurrence,
+                        "cause": measurement.cause,
+                    }
+                )
 
     def _retire(self, idx: int, cause: str) -> None:
         score = self._retired[idx] = self._seed_scores[idx]
-        self._warn(f"val task {idx} no longer counts, it could not be measured: {cause}")
+        self.warn(f"val task {idx} no longer counts, it could not be measured: {cause}")
         state: Any = self.state
         position = list(self._seed_scores).index(idx)  # gepa names val tasks by their position
         for scores in state.prog_candidate_val_subscores:
@@ -137,10 +144,6 @@ class Unmeasured:
         everyone = set(range(len(state.program_candidates)))
         state.program_at_pareto_front_valset[position] = everyone
 
-    def _warn(self, warning: str) -> None:
+    def warn(self, warning: str) -> None:
         logger.warning("%s", warning)
         self.warnings.append(warning)
-
-
-def _known(score: float | None) -> float:
-    return 0.0 if score is None else score
