@@ -152,10 +152,14 @@ def test_a_used_run_directory_is_refused_unless_clean(
         assert (folder / "result.json").read_bytes() == before
         assert len(endpoint.requests) == sent
         assert run(endpoint, tmp_path, *name, "--dry-run").status == 2
-        (folder / "left.txt").write_text("over")
+        (folder / "thesis.txt").write_text("years of work")
+        assert run(endpoint, tmp_path, *name, "--clean").status == 2
+        assert "thesis.txt" in capsys.readouterr().err.splitlines()[-1]
+        (folder / "thesis.txt").unlink()
+        (folder / "gepa_state.bin").write_bytes(b"over")
         assert run(endpoint, tmp_path, *name, "--clean").status == 0
     assert first.status == 0
-    assert not (folder / "left.txt").exists()
+    assert not (folder / "gepa_state.bin").exists()
 
 
 def test_clean_deletes_nothing_outside_the_output_directory(
@@ -164,11 +168,14 @@ def test_clean_deletes_nothing_outside_the_output_directory(
     outer = tmp_path / "outer"
     (tmp_path / "inner").mkdir()
     outer.mkdir()
-    (outer / "traces.jsonl").write_text("{}\n")
-    where = ["-o", str(tmp_path / "inner"), "--run.dir", "../outer", "--clean"]
-    assert main([*BASE, "--max-total-rollouts", "12", *where]) == 2
-    assert "--clean deletes only" in capsys.readouterr().err
-    assert (outer / "traces.jsonl").exists()
+    for name in ("traces.jsonl", "thesis.txt"):
+        (outer / name).write_text("{}\n")
+        for run_dir in ("../outer", str(outer), "."):
+            where = ["-o", str(tmp_path / "inner"), "--run.dir", run_dir, "--clean"]
+            assert main([*BASE, "--max-total-rollouts", "12", *where]) == 2
+            assert "--clean deletes only" in capsys.readouterr().err
+        assert (outer / name).exists()
+        (outer / name).unlink()
 
 
 def test_a_dry_run_writes_the_config_and_sends_nothing(
@@ -179,7 +186,7 @@ def test_a_dry_run_writes_the_config_and_sends_nothing(
         assert dry.status == 0
         assert endpoint.requests == []
         assert [path.name for path in dry.folder.iterdir()] == ["configs"]
-        assert "budget: 12 rollouts = 4 for the seed prompt's val pass" in capsys.readouterr().err
+        assert "a budget of 12 rollouts" in capsys.readouterr().err
         saved = dry.folder / "configs/resolved/gepa.json"
         assert main(["@", str(saved)]) == 0
         assert len(student_requests(endpoint)) == 12

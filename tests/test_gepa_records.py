@@ -13,6 +13,7 @@ from verifiers.v1.gepa.records import (
     build_record,
     hidden_texts,
     render_records,
+    without,
 )
 from verifiers.v1.trace import AgentInfo, Error, ModelCall, TraceTask, WireTrace
 from verifiers.v1.types import (
@@ -57,8 +58,8 @@ def asked(text: str = "2 + 2?") -> Messages:
     return [SystemMessage(content="Add."), UserMessage(content=text)]
 
 
-def record(made: vf.Trace, *columns: str, **hide: str) -> dict[str, Any]:
-    return build_record(as_recorded(made), 0.5, columns, hide)
+def record(made: vf.Trace, *columns: str) -> dict[str, Any]:
+    return build_record(as_recorded(made), 0.5, columns)
 
 
 def as_recorded(made: vf.Trace) -> WireTrace:
@@ -126,11 +127,12 @@ def test_columns_come_from_the_info_else_from_the_task() -> None:
     made = trace((asked(), AssistantMessage(content="4")))
     made.info["steps"] = [1, {"raw": b"\x00xyz"}]
     made.info["answer"] = "from the info"
-    shown = record(made, "steps", "answer", "scan", "absent")
+    shown = record(made, "steps", "answer", "scan", "absent", "model_dump")
     assert shown["steps"] == [1, {"raw": "[binary data, 4 characters]"}]
     assert shown["answer"] == "from the info"
     assert shown["scan"] == "[binary data, 3 characters]"
     assert "absent" not in shown
+    assert "model_dump" not in shown
 
 
 def test_how_it_ended_where_that_was_not_ordinary() -> None:
@@ -147,10 +149,9 @@ def test_nothing_of_the_run_leaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("MY_API_KEY", "sk-12345678")
     made = trace()
     home = Path.home()
-    made.info["feedback"] = f"see {tmp_path}/x, {home}/y, {made.id} and sk-12345678"
-    hide = hidden_texts([tmp_path])
-    shown = build_record(as_recorded(made), 0.0, (), hide)
-    assert shown["Feedback"] == "see [path]/x, [home]/y, [id] and [secret]"
+    made.info["feedback"] = {f"{home}/z": f"see {tmp_path}/x, {home}/y, {made.id} and sk-12345678"}
+    (shown,) = without([record(made)], hidden_texts([tmp_path]))
+    assert shown["Feedback"] == {"[home]/z": "see [path]/x, [home]/y, [id] and [secret]"}
 
 
 def test_long_parts_lose_their_middle_and_say_so() -> None:

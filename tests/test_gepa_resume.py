@@ -120,7 +120,7 @@ CHANGES = {
     "split": (["--num-val", "3"], "split.val: 1 of 4 entries, the first at position 3"),
     "teacher": (["--reflection-model", "teacher"], "teacher.model: "),
     "minibatch": (["--reflection-minibatch-size", "1"], "reflection_minibatch_size: 2 in the"),
-    "harness": (["--agent.harness.id", "null"], "agent.agent.harness.id: "),
+    "harness": (["--agent.harness.id", "null"], "agent.harness.id: "),
     "taskset option": (["--taskset.copies", "1"], "taskset.copies: 0 in the record, 1 now"),
 }
 
@@ -238,7 +238,7 @@ def test_a_record_that_parts_from_the_run_is_an_error_that_names_the_step(
         first = run(endpoint, tmp_path, base=STEADY)
         path = first.folder / "reflections.jsonl"
         exchanges = first.lines("reflections.jsonl")
-        exchanges[0]["prompt"] += "!"
+        exchanges[0]["key"] += "!"
         path.write_text("".join(json.dumps(line) + "\n" for line in exchanges))
         sent = len(endpoint.requests)
         assert resume(endpoint, first, "--max-total-rollouts", "70", base=STEADY).status == 2

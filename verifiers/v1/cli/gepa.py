@@ -6,19 +6,17 @@ is 0 for a run that finished, 2 for an error (one line says what and what to do)
 number for one that was interrupted.
 """
 
-import difflib
 import json
 import logging
 import os
 import sys
 import uuid
 
-from pydantic import BaseModel, ValidationError
 from pydantic_config import cli
-from pydantic_config.cli import ConfigFileError
 
 from verifiers.v1.gepa.checks import check_single_agent
 from verifiers.v1.gepa.config import GEPAConfig, narrow
+from verifiers.v1.gepa.mistakes import explain
 from verifiers.v1.gepa.report import Outcome
 from verifiers.v1.gepa.rundir import write_config
 from verifiers.v1.gepa.runner import GEPAError, RunInterrupted, load_env, plan_run, run_gepa
@@ -37,16 +35,6 @@ own, one that a run saved (<run>/configs/resolved/gepa.json), or one that vf-eva
 """
 
 OWN_LOGGER = "verifiers.v1.gepa"
-
-RESOLUTION_ERRORS = (
-    ConfigFileError,
-    ModuleNotFoundError,
-    AttributeError,
-    TypeError,
-    ValueError,
-    OSError,
-)
-"""What the parser, the host's plugin loaders and our checks raise for a run that can't start."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -73,27 +61,25 @@ def main(argv: list[str] | None = None) -> int:
             logger.info("dry run: the config is valid, written to %s", write_config(config))
             return 0
         outcome = run_gepa(env, config)
+        _print_outcome(outcome, config)
     except GEPAError as error:  # the run has said why, in its last line
         if config.json_:
-            _print_result(error.outcome)
+            _print_outcome(error.outcome, config)
         return 2
     except BrokenPipeError:  # whoever read our output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except RunInterrupted as interrupt:
         if config.json_:
-            _print_result(interrupt.outcome)
+            _print_outcome(interrupt.outcome, config)
         return 128 + interrupt.signum
     except KeyboardInterrupt:  # before the run took over the signals
         return 130
-    except RESOLUTION_ERRORS as error:
-        for line in _explain(error, args):
+    except Exception as error:
+        logger.debug("the run could not start", exc_info=True)
+        for line in explain(error, args):
             sys.stderr.write(f"gepa: {line}\n")
         return 2
-    if config.json_:
-        _print_result(outcome)
-    else:
-        _print(outcome.best_system_prompt + ("\n" if sys.stdout.isatty() else ""))
     return 0
 
 
@@ -120,61 +106,17 @@ def _log_to_stderr(verbose: bool) -> None:
     logger.setLevel("INFO")
 
 
-def _print_result(outcome: Outcome) -> None:
-    _print(json.dumps(outcome.result, allow_nan=False) + "\n")
+def _print_outcome(outcome: Outcome, config: GEPAConfig) -> None:
+    if config.json_:
+        _print(json.dumps(outcome.result, allow_nan=False) + "\n")
+    else:
+        _print(outcome.best_system_prompt + ("\n" if sys.stdout.isatty() else ""))
 
 
 def _print(text: str) -> None:
     sys.stdout.flush()
     sys.stdout.buffer.write(text.encode("utf-8"))
     sys.stdout.buffer.flush()
-
-
-def _explain(error: BaseException, args: list[str]) -> list[str]:
-    """One line per mistake."""
-    cause = error.__cause__ if isinstance(error, ConfigFileError) else error
-    if isinstance(cause, ValidationError):
-        return [_explain_setting(dict(detail), args) for detail in cause.errors()]
-    if isinstance(error, ModuleNotFoundError):
-        inner = error.__cause__
-        while inner is not None and inner.__cause__ is not None:
-            inner = inner.__cause__
-        missing = getattr(inner, "name", None)
-        if missing and repr(missing) not in str(error):
-            return [f"{error} It was found, but it imports {missing!r}, which is not installed."]
-    if isinstance(error, OSError) and error.filename is not None:
-        return [f"{error.filename}: {error.strerror}"]
-    return [line for line in str(error).splitlines() if line.strip()]
-
-
-def _explain_setting(detail: dict[str, object], args: list[str]) -> str:
-    loc = detail["loc"]
-    assert isinstance(loc, tuple)
-    flag = "--" + ".".join(str(part) for part in loc).replace("_", "-")
-    message = str(detail["msg"]).removeprefix("Value error, ")
-    if not loc:
-        return message
-    if detail["type"] == "extra_forbidden":
-        flags, settings, _ = read_sources(args)
-        known = _flags(narrow(GEPAConfig, *named_ids(flags, settings)))
-        near = difflib.get_close_matches(flag, known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else "`gepa <taskset-id> -h` lists them all"
-        return f"{flag} (in a file: {'.'.join(map(str, loc))}) is no option: {hint}"
-    given = detail.get("input")
-    shown = "" if isinstance(given, dict | list | BaseModel) else f" (got {given!r})"
-    return f"{flag}: {message}{shown}"
-
-
-def _flags(model: type[BaseModel], prefix: str = "--") -> list[str]:
-    """Every flag of `model`, blocks included, in dotted form."""
-    flags = []
-    for name, info in model.model_fields.items():
-        flag = prefix + name.replace("_", "-")
-        flags.append(flag)
-        kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            flags += _flags(kind, f"{flag}.")
-    return flags
 
 
 if __name__ == "__main__":

@@ -42,9 +42,11 @@ class GEPAAdapter:
     """Rollouts per prompt and task, averaged."""
     seed_pass: dict[int, list[Measurement]] = field(default_factory=dict)
     """The seed prompt's measurements on the val tasks, made before the search starts."""
+    seed_prompt: str = ""
     columns: Sequence[str] = ()
-    hide: Mapping[str, str] = field(default_factory=dict)
-    """Texts kept from the teacher, see `records.hidden_texts`."""
+    """Extra fields to show the teacher."""
+    columns_seen: set[str] = field(default_factory=set)
+    """Those of them that a trace or a task had."""
     unvalidated: list[str] = field(default_factory=list)
     """Accepted prompts whose val pass no longer fitted into the budget."""
     propose_new_texts: ProposalFn | None = None
@@ -62,7 +64,8 @@ class GEPAAdapter:
     ) -> Evaluation:
         """Scores of one candidate on the tasks of `batch`, in order: gepa's way to ask for the
         seed prompt's val pass."""
-        if not capture_traces and all(idx in self.seed_pass for idx in batch):
+        seed = candidate[COMPONENT] == self.seed_prompt
+        if seed and not capture_traces and all(idx in self.seed_pass for idx in batch):
             mine = [self.seed_pass[idx] for idx in batch]
             return _evaluation(mine, [mean_score(measurements) or 0.0 for measurements in mine])
         (evaluation,) = self.batch_evaluate([(candidate, batch)])
@@ -81,11 +84,12 @@ class GEPAAdapter:
         kind = jobs[0].split if jobs else "no"
         step = f"the {kind} rollouts of prompt {prompt_digest(items[0][0][COMPONENT])[:12]}"
         try:
-            measured = iter(self.drive.run(self.rollouts.measure(jobs, step)))
+            batch_of_all = self.drive.run(self.rollouts.measure(jobs, step))
         except BudgetExhausted:
             if kind == "val":
                 self.unvalidated += [candidate[COMPONENT] for candidate, _ in items]
             raise
+        measured = iter(self.rollouts.with_floor(batch_of_all))
         results = []
         for candidate, batch in items:
             split = self._tasks[batch[0]][0]
@@ -116,9 +120,10 @@ class GEPAAdapter:
                 for measurement in measurements
                 if measurement.source is not None and measurement.score is not None
                 for record in episode_records(
-                    measurement.episode(), measurement.score, self.columns, self.hide
+                    measurement.episode(), measurement.score, self.columns
                 )
             ]
+            self.columns_seen.update(name for name in self.columns for r in records if name in r)
         except Exception as error:
             raise Fault(f"a trace can't be shown to the teacher: {error!r}") from error
         return dict.fromkeys(components_to_update, records)

@@ -18,12 +18,14 @@ from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split
-from verifiers.v1.gepa.identity import IDENTITY_FILE
+from verifiers.v1.gepa.files import IDENTITY_FILE, OWN_FILES, RESULT_FILE, TRACES_FILE
 from verifiers.v1.utils.loaders import harness_class
 from verifiers.v1.utils.prime import load_prime_config
-from verifiers.v1.utils.trace_store import TRACES_FILE
 
 logger = logging.getLogger(__name__)
+
+CLEANED = OWN_FILES | {"logs", "gepa_state.bin", "generated_best_outputs_valset", "run_log.txt"}
+"""What `--clean` may delete: our files, and those of the host's eval and GEPA."""
 
 SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 
@@ -174,13 +176,24 @@ def check_run_dir(config: GEPAConfig) -> None:
         return
     if not run_dir.is_dir():
         raise ConfigError(f"{run_dir} is not a directory: pick another --run.name")
-    if not any((run_dir / name).exists() for name in (IDENTITY_FILE, TRACES_FILE, "result.json")):
-        return
-    if not config.clean:
+    if config.clean:
+        _check_clean(config)
+    elif any((run_dir / name).exists() for name in (IDENTITY_FILE, TRACES_FILE, RESULT_FILE)):
         raise ConfigError(
             f"{run_dir} already holds a run: go on with it with --resume, pick another --run.name, "
             "or delete it with --clean"
         )
+
+
+def _check_clean(config: GEPAConfig) -> None:
+    """`--clean` deletes what runs leave, below the output directory, and nothing else."""
+    run_dir = config.run_dir
     outer, inner = config.output_dir.resolve(), run_dir.resolve()
     if inner == outer or not inner.is_relative_to(outer):
         raise ConfigError("--clean deletes only a directory below --output-dir")
+    others = sorted(path.name for path in run_dir.iterdir() if path.name not in CLEANED)
+    if others:
+        raise ConfigError(
+            f"--clean: {run_dir} holds what no run has written ({', '.join(others[:3])}): delete "
+            "it yourself, or pick another --run.name"
+        )

@@ -57,6 +57,12 @@ class RunConfig(BaseConfig):
     """Directory of the run below `output_dir`. Defaults to `run.name`."""
 
 
+class EpisodeTimeout(TimeoutConfig):
+    """Seconds that an episode and its finalize hook may take. None = no limit."""
+
+    episode: float | None = 1800.0
+
+
 class GEPAConfig(vf.EnvConfig):
     """One GEPA run: the environment, the models, the split, the budget."""
 
@@ -131,13 +137,15 @@ class GEPAConfig(vf.EnvConfig):
 
     max_attempts: int = Field(3, ge=1)
     """Attempts per rollout and per teacher call, where the failure may pass."""
+    throttle_patience: float = Field(600.0, ge=0)
+    """Seconds that one rollout or teacher call waits out an endpoint that says to slow down (429);
+    such refusals are no failed attempts."""
     max_dropped_fraction: float = Field(0.1, ge=0, lt=1)
     """Share of a val pass that may turn out impossible to measure before the run stops."""
     reflection_timeout: float | None = Field(600.0, gt=0)
     """Seconds that a teacher call may take. None = no limit."""
-    timeout: TimeoutConfig = TimeoutConfig(episode=1800.0)
-    """Seconds that an episode and its finalize hook may take (`timeout.episode` 1800,
-    `timeout.finalize` no limit): one that takes longer is a fault and is tried again. The agent's
+    timeout: EpisodeTimeout = EpisodeTimeout()
+    """Wall-clock limits: an episode that takes longer is a fault and is tried again. The agent's
     own time budget is `agent.timeout.rollout`."""
     preflight: bool = True
     """Ask the endpoints before the first rollout whether they serve the models."""

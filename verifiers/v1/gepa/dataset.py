@@ -110,13 +110,14 @@ def _distinct(
     for task in islice(stream, limit):
         original = first.setdefault(content_hash(task), task)
         if original is not task:
-            duplicates[_idx(task)] = _idx(original)
+            duplicates[task_idx(task)] = task_idx(original)
         elif len(first) == need:
             break
     return list(first.values()), duplicates
 
 
-def _idx(task: Task) -> int:
+def task_idx(task: Task) -> int:
+    """The task's position in its taskset, by which it is named in a run."""
     assert task.data.idx is not None  # iterating a taskset sets it
     return task.data.idx
 

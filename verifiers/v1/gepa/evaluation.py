@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.dataset import Split
+from verifiers.v1.gepa.dataset import Split, task_idx
 from verifiers.v1.gepa.journal import Phase
 from verifiers.v1.gepa.rollouts import Job, Measurement, Rollouts, mean_score
 from verifiers.v1.gepa.statistics import Comparison, compare
@@ -98,8 +98,7 @@ class Evaluator:
         prompts = [candidates[0], candidates[deployed]]
         scores = self._scores("test", prompts, self.split.test, self.config.test_rollouts)
         for task in self.split.test:
-            if (idx := task.data.idx) in scores:
-                assert idx is not None
+            if (idx := task_idx(task)) in scores:
                 pair = scores[idx]
                 self.found.tasks.append(TaskScores(idx, self.rollouts.task_hash(task), *pair))
         baseline = [task.baseline for task in self.found.tasks]
@@ -116,12 +115,12 @@ class Evaluator:
             for prompt in prompts
             for _ in range(repeats)
         ]
-        measured = iter(self.drive.run(self.rollouts.measure(jobs, f"the {phase} phase")))
+        batch = self.drive.run(self.rollouts.measure(jobs, f"the {phase} phase"))
+        measured = iter(self.rollouts.with_floor(batch))
         scores: dict[int, list[float]] = {}
         lost: dict[int, list[list[Measurement]]] = {}
         for task in tasks:
-            idx = task.data.idx
-            assert idx is not None  # iterating a taskset sets it
+            idx = task_idx(task)
             rollouts = [[next(measured) for _ in range(repeats)] for _ in prompts]
             means = [mean_score(mine) for mine in rollouts]
             known = [mean for mean in means if mean is not None]
@@ -143,7 +142,7 @@ class Evaluator:
     ) -> None:
         first = next(m for mine in lost.values() for one in mine for m in one if m.score is None)
         self.unmeasured.check_share(len(lost), len(tasks), first.cause, split)
-        hashes = {task.data.idx: self.rollouts.task_hash(task) for task in tasks}
+        hashes = {task_idx(task): self.rollouts.task_hash(task) for task in tasks}
         for idx, by_prompt in lost.items():
             for prompt, rollouts in zip(prompts, by_prompt, strict=True):
                 self.unmeasured.give_up(phase, prompt, hashes[idx], rollouts)

@@ -37,10 +37,13 @@ TRY_LATER = re.compile(
 """Providers say with 429 or 403 both "too fast" and "no money left"; only the text tells. One that
 says when to try again means "too fast", even where it advertises its billing page."""
 
-DENIED = re.compile(r"Error code: (401|402|403|404)\b|insufficient_quota")
+DENIED = re.compile(r"Error code: (401|402|403)\b|insufficient_quota")
 """How the OpenAI SDK words a permanent refusal."""
 
-CONTENT_FILTER = re.compile(r"content[_ ]?(filter|policy|management)|safety", re.IGNORECASE)
+CONTENT_FILTER = re.compile(
+    r"content[_ ]?(filter|policy|management)|safety (system|filter|policy)|moderation",
+    re.IGNORECASE,
+)
 CONTEXT_LENGTH = re.compile(
     r"context[_ ]length|context window|maximum context|prompt is too long|"
     r"request_too_large|entity too large|too many tokens|maximum number of tokens|"

@@ -11,14 +11,18 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import NAMES, Split
+from verifiers.v1.gepa.files import IDENTITY_FILE
 from verifiers.v1.gepa.journal import prompt_digest
-from verifiers.v1.gepa.reflection import TEMPLATE
+from verifiers.v1.gepa.template import TEMPLATE
 from verifiers.v1.utils.texts import shorten, write_text
 
-IDENTITY_FILE = "identity.json"
+OWN_FIELDS = frozenset(GEPAConfig.model_fields) - frozenset(vf.EnvConfig.model_fields)
+FREE_FIELDS = frozenset({"interception", "retries", "timeout", "max_concurrent_agents"})
+"""Fields of every env that say how episodes are run, not what they measure."""
 
 PACKAGES = ("verifiers-gepa", "verifiers", "gepa")
 
@@ -29,19 +33,19 @@ class IdentityError(ValueError):
 
 def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str, Any]:
     """The identity of a run, a JSON object of flat names."""
-    taskset = config.taskset.model_dump(mode="json", exclude={"system_prompt"})
-    agents = {
-        name: {
-            **agent.model_dump(mode="json", exclude={"client", "retries", "timeout"}),
-            "harness": config.agent_harnesses()[name].model_dump(mode="json"),
-        }
-        for name, agent in agent_config_fields(config).items()
+    env = {
+        name: value
+        for name, value in config.model_dump(mode="json").items()
+        if name not in OWN_FIELDS and name not in FREE_FIELDS
     }
+    env["taskset"].pop("system_prompt")  # its text is the seed prompt
+    for name in agent_config_fields(config):
+        for free in ("client", "retries"):
+            env[name].pop(free)
+        env[name]["harness"] = config.agent_harnesses()[name].model_dump(mode="json")
     parts = split.record()
     identity = {
-        "env": config.env_id,
-        "taskset": taskset,
-        "agent": agents,
+        **env,
         "model": config.model,
         "sampling": config.sampling.model_dump(mode="json", exclude_none=True),
         "teacher": {

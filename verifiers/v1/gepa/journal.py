@@ -23,10 +23,9 @@ from pydantic_core import PydanticSerializationError
 
 from verifiers.v1.episode import Episode, GroupInfo
 from verifiers.v1.gepa.failures import Fault, Kind
-from verifiers.v1.utils.trace_store import TRACES_FILE, append_episode
-
-REFLECTIONS_FILE = "reflections.jsonl"
-DECISIONS_FILE = "decisions.jsonl"
+from verifiers.v1.gepa.files import DECISIONS_FILE, REFLECTIONS_FILE, TRACES_FILE
+from verifiers.v1.utils.aio import run_shielded
+from verifiers.v1.utils.trace_store import append_episode
 
 Phase = Literal["optimize", "validate", "test"]
 """What a rollout is for. Only the search, `optimize`, is charged to the budget."""
@@ -47,6 +46,8 @@ class Stamp(BaseModel):
     """`prompt_digest` of the system prompt that it ran with."""
     task: str
     """Content hash of its task, as in `splits.json`."""
+    occurrence: int = 0
+    """How often this phase had asked for this candidate on this task before."""
     attempt: int
     verdict: Kind
     cause: str = ""
@@ -69,20 +70,25 @@ class Journal:
     def __init__(self, run_dir: Path | None) -> None:
         self.run_dir = run_dir
         self._lock = asyncio.Lock()
+        self._writers_lock = asyncio.Lock()
 
     async def episode(self, episode: Episode, stamp: Stamp) -> None:
-        """Append a finished episode."""
+        """Append a finished episode; once begun, it is written whatever is cancelled."""
         if self.run_dir is None:
             return
         fields = {name: getattr(episode, name) for name in Episode.model_fields}
         fields["group"] = GroupInfo(id=f"{stamp.phase}/{stamp.split}/{stamp.candidate[:12]}")
         recorded = RecordedEpisode.model_construct(**fields, gepa=stamp)
-        try:
-            await append_episode(self.run_dir, recorded, self._lock)
-        except (OSError, PydanticSerializationError) as error:
-            async with self._lock:
-                drop_torn_line(self.run_dir / TRACES_FILE)
-            raise _refused(error) from error
+        await run_shielded(self._write(self.run_dir, recorded))
+
+    async def _write(self, run_dir: Path, recorded: RecordedEpisode) -> None:
+        # The cut must come before the next line, so it is made under the same lock.
+        async with self._lock:
+            try:
+                await append_episode(run_dir, recorded, self._writers_lock)
+            except (OSError, PydanticSerializationError) as error:
+                drop_torn_line(run_dir / TRACES_FILE)
+                raise _refused(error) from error
 
     def reflection(self, exchange: dict[str, Any]) -> None:
         """Append a teacher exchange."""

@@ -8,6 +8,7 @@ a reward that always raises, or a prompt that never arrives, costs a few rollout
 import logging
 
 from verifiers.v1.gepa.adapter import GEPAAdapter
+from verifiers.v1.gepa.dataset import task_idx
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.rollouts import Job, Measurement, mean_score
 from verifiers.v1.task import Task
@@ -26,12 +27,13 @@ def run_seed_pass(adapter: GEPAAdapter, prompt: str) -> list[Task]:
     tasks = [task for task in adapter.split.val if rollouts.task_hash(task) not in dropped]
     for task in adapter.split.val:
         if cause := dropped.get(rollouts.task_hash(task)):
-            unmeasured.note_drop(_idx(task), cause)
+            unmeasured.note_drop(task_idx(task), cause)
     # Task by task, then again: the first rollouts are of different tasks.
     jobs = [Job(prompt, task, "val") for _ in range(adapter.repeats) for task in tasks]
-    resumed = rollouts.replay.left != (0, 0)
+    resumed = not rollouts.replay.used_up
     measured = [] if resumed else _pilots(adapter, jobs, len(tasks))
     measured += adapter.drive.run(rollouts.measure(jobs[len(measured) :], STEP))
+    measured = rollouts.with_floor(measured)
     by_task = [measured[position :: len(tasks)] for position in range(len(tasks))]
 
     lost = [mine for mine in by_task if mean_score(mine) is None]
@@ -42,12 +44,12 @@ def run_seed_pass(adapter: GEPAAdapter, prompt: str) -> list[Task]:
     for task, mine in zip(tasks, by_task, strict=True):
         score = mean_score(mine)
         if score is None:
-            unmeasured.drop(rollouts.task_hash(task), _idx(task), mine[0].cause)
+            unmeasured.drop(rollouts.task_hash(task), task_idx(task), mine[0].cause)
             continue
-        scores[_idx(task)] = score
-        adapter.seed_pass[_idx(task)] = mine
+        scores[task_idx(task)] = score
+        adapter.seed_pass[task_idx(task)] = mine
     unmeasured.start(scores)
-    return [task for task in tasks if _idx(task) in scores]
+    return [task for task in tasks if task_idx(task) in scores]
 
 
 def _pilots(adapter: GEPAAdapter, jobs: list[Job], tasks: int) -> list[Measurement]:
@@ -55,7 +57,7 @@ def _pilots(adapter: GEPAAdapter, jobs: list[Job], tasks: int) -> list[Measureme
     measured: list[Measurement] = []
     for job in jobs:
         measured += adapter.drive.run(adapter.rollouts.measure([job], STEP))
-        if measured[-1].score is not None:
+        if measured[-1].source is not None:
             _check_arrival(job, measured[-1])
             break
         adapter.unmeasured.check_share(len(measured), tasks, measured[-1].cause)
@@ -79,8 +81,3 @@ def _check_arrival(job: Job, measurement: Measurement) -> None:
             f"the harness {harness.id if harness else '?'!r} did not hand the system prompt on to "
             "the model, so no prompt could make a difference: choose another harness"
         )
-
-
-def _idx(task: Task) -> int:
-    assert task.data.idx is not None  # iterating a taskset sets it
-    return task.data.idx

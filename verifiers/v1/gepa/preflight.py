@@ -6,6 +6,9 @@ rollout is the probe).
 """
 
 import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Literal
 
 from openai import APIStatusError
@@ -14,10 +17,7 @@ from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.failures import MEASURED, Fault, Verdict, judge_error
-from verifiers.v1.gepa.reflection import Answer
 from verifiers.v1.gepa.retries import retry_policy
-
-Served = Literal["listed", "unlisted", "unknown"]
 
 SECONDS = 60.0
 """How long one question may take."""
@@ -33,21 +33,34 @@ async def check_endpoints(config: GEPAConfig) -> None:
     )
 
 
+@dataclass(frozen=True)
+class Reachable:
+    """One question to an endpoint: whether it answered and, if asked, lists the model."""
+
+    verdict: Verdict
+    served: Literal["listed", "unlisted", "unknown"] = "unknown"
+    retry_after: float | None = None
+
+
 async def _check(
     role: str, model: str, client: BaseClientConfig, config: GEPAConfig, probe: bool
 ) -> None:
-    async def listing() -> Answer:
+    async def listing() -> Reachable:
         return await _list_models(model, client)
 
-    async def completion() -> Answer:
+    async def completion() -> Reachable:
         return await _complete(model, client)
 
-    answer: Answer = await retry_policy(config.max_attempts, f"asking the {role}'s endpoint")(
-        listing
-    )
-    unsure = answer.verdict is MEASURED and answer.text != "listed"
-    if unsure and (probe or answer.text == "unlisted"):
-        answer = await retry_policy(config.max_attempts, f"probing the {role}")(completion)
+    async def ask(question: Callable[[], Awaitable[Reachable]]) -> Reachable:
+        what = f"asking the {role}'s endpoint"
+        policy = retry_policy(config.max_attempts, config.throttle_patience, what, Counter())
+        answer: Reachable = await policy(question)
+        return answer
+
+    answer = await ask(listing)
+    unsure = answer.verdict is MEASURED and answer.served != "listed"
+    if unsure and (probe or answer.served == "unlisted"):
+        answer = await ask(completion)
     if answer.verdict.kind != "measured":
         raise Fault(
             f"preflight: the {role} {model!r} does not answer: {answer.verdict.cause} "
@@ -55,40 +68,36 @@ async def _check(
         )
 
 
-async def _list_models(model: str, client: BaseClientConfig) -> Answer:
-    """Whether the endpoint lists the model, as the answer's text."""
-    served: Served = "unknown"
+async def _list_models(model: str, client: BaseClientConfig) -> Reachable:
     try:
         async with asyncio.timeout(SECONDS), build_async_openai(client) as api:
             models = [listed.id async for listed in api.models.list()]
-            if models:
-                served = "listed" if model in models else "unlisted"
     except APIStatusError as error:
         # Many servers and keys do completions only; but a wrong key is wrong for both.
-        if error.status_code == 401:
-            return Answer(judge_error(error))
+        return Reachable(judge_error(error) if error.status_code == 401 else MEASURED)
     except TimeoutError:
-        return Answer(Verdict("transient", f"no answer within {SECONDS:g} seconds"))
+        return Reachable(Verdict("transient", f"no answer within {SECONDS:g} seconds"))
     except (TypeError, AttributeError, ValueError):
-        served = "unknown"  # whatever it answered, it is no list of models
+        return Reachable(MEASURED)  # whatever it answered, it is no list of models
     except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
-        return Answer(judge_error(error))
-    return Answer(MEASURED, served)
+        return Reachable(judge_error(error))
+    if not models:
+        return Reachable(MEASURED)
+    return Reachable(MEASURED, "listed" if model in models else "unlisted")
 
 
-async def _complete(model: str, client: BaseClientConfig) -> Answer:
+async def _complete(model: str, client: BaseClientConfig) -> Reachable:
     try:
         async with asyncio.timeout(SECONDS), build_async_openai(client) as api:
             await api.chat.completions.create(
                 model=model, messages=[{"role": "user", "content": "ping"}], max_tokens=1
             )
     except TimeoutError:
-        return Answer(Verdict("transient", f"no answer within {SECONDS:g} seconds"))
+        return Reachable(Verdict("transient", f"no answer within {SECONDS:g} seconds"))
     except APIStatusError as error:
         # A parameter that this model does not take is no reason to doubt that it is there.
-        if error.status_code in (400, 422):
-            return Answer(MEASURED)
-        return Answer(judge_error(error))
+        odd = error.status_code in (400, 422)
+        return Reachable(MEASURED if odd else judge_error(error))
     except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
-        return Answer(judge_error(error))
-    return Answer(MEASURED)
+        return Reachable(judge_error(error))
+    return Reachable(MEASURED)

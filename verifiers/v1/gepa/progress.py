@@ -14,8 +14,6 @@ from typing import Any
 from gepa.core.callbacks import (
     CandidateAcceptedEvent,
     CandidateRejectedEvent,
-    IterationStartEvent,
-    OptimizationEndEvent,
     ValsetEvaluatedEvent,
 )
 from gepa.core.state import GEPAState
@@ -23,14 +21,11 @@ from gepa.visualization import candidate_tree_html
 
 from verifiers.v1.gepa.budget import Budget
 from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.gepa.files import CANDIDATES_FILE, RUN_LOG_FILE, TREE_FILE
 from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.utils.texts import write_text
 
 logger = logging.getLogger(__name__)
-
-CANDIDATES_FILE = "candidates.json"
-RUN_LOG_FILE = "run_log.json"
-TREE_FILE = "candidate_tree.html"
 
 
 class GEPALog:
@@ -46,7 +41,6 @@ class Progress:
     def __init__(self, budget: Budget, unmeasured: Unmeasured, run_dir: Path | None) -> None:
         self.state: GEPAState[str, int] | None = None
         self.seed_val_mean: float | None = None
-        self.best_val_mean: float | None = None
         self.since_better = 0
         """Proposals since the best val mean last rose."""
         self.accepted = 0
@@ -55,22 +49,24 @@ class Progress:
         self._unmeasured = unmeasured
         self._run_dir = run_dir
 
-    def on_iteration_start(self, event: IterationStartEvent) -> None:
-        self.state = self._unmeasured.state = event["state"]
+    def start_iteration(self, state: GEPAState[str, int]) -> None:
+        """Called before every iteration, and before the one that is not begun any more."""
+        self.state = self._unmeasured.state = state
         self._unmeasured.forget_minibatches()
 
-    def on_optimization_end(self, event: OptimizationEndEvent) -> None:
-        self.state = event["final_state"]
+    @property
+    def best_val_mean(self) -> float | None:
+        """The best val mean of the search so far."""
+        return max(self.state.program_full_scores_val_set) if self.state else None
 
     def on_valset_evaluated(self, event: ValsetEvaluatedEvent) -> None:
         mean, index = event["average_score"], event["candidate_idx"]
         if index == 0:
-            self.seed_val_mean = self.best_val_mean = mean
+            self.seed_val_mean = mean
             self._log("seed prompt: val mean %.4f over %d tasks", mean, event["total_valset_size"])
             return
-        self.since_better += 1
-        if self.best_val_mean is None or mean > self.best_val_mean:
-            self.best_val_mean, self.since_better = mean, 0
+        # gepa calls the first of equals the best, so a best prompt raised the mean.
+        self.since_better = 0 if event["is_best_program"] else self.since_better + 1
         best = ", the best so far" if event["is_best_program"] else ""
         self._log("prompt %d: val mean %.4f%s", index, mean, best)
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from verifiers.v1.episode import WireEpisode
@@ -48,11 +49,8 @@ SHORTEST_SECRET = 8
 """Characters. A shorter value of a variable named like a secret is too common a word to hide."""
 
 
-def build_record(
-    trace: WireTrace, score: float, columns: Sequence[str], hide: Mapping[str, str]
-) -> Record:
-    """The record of one trace, not yet cut to size. `hide` maps texts that must not leave the
-    machine to what stands in their place."""
+def build_record(trace: WireTrace, score: float, columns: Sequence[str]) -> Record:
+    """The record of one trace, not yet cut to size, without the ids that name the rollout."""
     record: Record = {
         "Task input": _input(trace.task.data.prompt),
         "Conversation": _conversation(trace),
@@ -71,18 +69,25 @@ def build_record(
     for column in columns:
         if column in trace.info:
             record[column] = trace.info[column]
-        elif hasattr(trace.task.data, column):
+        elif has_field(trace.task.data, column):
             record[column] = to_jsonable_python(getattr(trace.task.data, column))
-    private = {**hide, trace.id: "[id]", **_workdir(trace)}
-    return {key: _cleaned(value, private) for key, value in record.items()}
+    return _cleaned(record, {trace.id: "[id]", **_workdir(trace)})
 
 
-def episode_records(
-    episode: WireEpisode, score: float, columns: Sequence[str], hide: Mapping[str, str]
-) -> list[Record]:
+def episode_records(episode: WireEpisode, score: float, columns: Sequence[str]) -> list[Record]:
     """One record per trace of the episode."""
-    private = {**hide, episode.id: "[id]"}
-    return [build_record(trace, score, columns, private) for trace in episode.traces]
+    return [build_record(trace, score, columns) for trace in episode.traces]
+
+
+def has_field(data: BaseModel, name: str) -> bool:
+    """Whether `name` is a field of the task's data (and not, say, a method)."""
+    return name in type(data).model_fields or name in (data.model_extra or {})
+
+
+def without(records: Sequence[Record], hide: Mapping[str, str]) -> list[Record]:
+    """`records` with every text that must not leave the machine replaced by what `hide` maps it
+    to."""
+    return [_cleaned(record, hide) for record in records]
 
 
 def render_records(records: Sequence[Record]) -> str:
@@ -184,7 +189,7 @@ def _cleaned(value: Any, hide: Mapping[str, str]) -> Any:
     if isinstance(value, str):
         return _clean(value, hide)
     if isinstance(value, dict):
-        return {key: _cleaned(item, hide) for key, item in value.items()}
+        return {_clean(str(key), hide): _cleaned(item, hide) for key, item in value.items()}
     if isinstance(value, list):
         return [_cleaned(item, hide) for item in value]
     return value

@@ -9,6 +9,7 @@ all proposals of an iteration are one gather on the run's loop.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,40 +24,18 @@ from verifiers.v1.gepa.adapter import COMPONENT
 from verifiers.v1.gepa.budget import Budget, SearchStopped
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.failures import MEASURED, Fault, Verdict, judge_error
-from verifiers.v1.gepa.journal import REFLECTIONS_FILE, Journal, prompt_digest
+from verifiers.v1.gepa.files import REFLECTIONS_FILE
+from verifiers.v1.gepa.journal import Journal, prompt_digest
 from verifiers.v1.gepa.proposals import NoProposal, extract_prompt
-from verifiers.v1.gepa.records import render_records
+from verifiers.v1.gepa.records import render_records, without
 from verifiers.v1.gepa.replay import Replay
 from verifiers.v1.gepa.retries import retry_policy
+from verifiers.v1.gepa.template import TEMPLATE
 from verifiers.v1.judge import Judge
 from verifiers.v1.types import Usage
 from verifiers.v1.utils.drive import Drive
 
 logger = logging.getLogger(__name__)
-
-TEMPLATE = """\
-You improve the system prompt of an assistant. Below are the prompt as it is now and examples of
-what the assistant did with it: the input it got, the conversation, how it was scored, and, where
-there is any, feedback on what was right or wrong.
-
-The current system prompt:
-<current_prompt>
-{current_prompt}
-</current_prompt>
-
-The examples:
-<examples>
-{examples}
-</examples>
-
-Find out what the task really asks for and where the current prompt lets the assistant down. Take
-from the feedback every rule, fact, format and convention that the assistant could not have known,
-and state it in the new prompt so that it holds for inputs that you have not seen; don't write down
-the examples themselves or their answers. Keep what already works.
-
-First explain in a few sentences what you change and why. Then end your reply with the complete new
-system prompt, ready to use as it stands, in one block that opens and closes with a line of four
-backticks (````)."""
 
 DUPLICATE = "the proposed text is not new in this run"
 
@@ -76,6 +55,18 @@ class Answer:
     attempts: int = 1
     recorded: bool = False
     """Whether it comes from the record of a resumed run."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the teacher is asked about one minibatch."""
+
+    parent: str
+    """The prompt to improve."""
+    prompt: str
+    """The text sent, empty where there is nothing to show."""
+    key: str
+    """Digest of the same text before anything private was taken out: its name in the record."""
 
 
 class Teacher(Judge[str, JudgeConfig]):
@@ -109,18 +100,32 @@ class Teacher(Judge[str, JudgeConfig]):
             return Answer(judge_error(error), retry_after=_retry_after(error))
         if not isinstance(completion, ChatCompletion):
             return Answer(Verdict("transient", "the endpoint's answer is not a chat completion"))
-        usage = Usage.from_openai(completion.usage)
+        usage = _usage(completion)
         if not completion.choices:
-            return Answer(
-                Verdict("transient", "the endpoint's answer holds no choice"), usage=usage
-            )
+            return Answer(Verdict("transient", "the endpoint's answer is empty"), usage=usage)
         choice = completion.choices[0]
-        text = choice.message.content if choice.message else None
-        return Answer(MEASURED, text, choice.finish_reason, usage)
+        return Answer(MEASURED, _text(choice.message), choice.finish_reason, usage)
 
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.close()
+
+
+def _usage(completion: ChatCompletion) -> Usage | None:
+    """The reported usage; some servers report it in parts or not at all."""
+    try:
+        return Usage.from_openai(completion.usage)
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def _text(message: Any) -> str | None:
+    """The reply's text, which some servers send as a list of parts."""
+    content = getattr(message, "content", None)
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else None
 
 
 def _retry_after(error: Exception) -> float | None:
@@ -145,10 +150,14 @@ class Reflection:
         journal: Journal,
         replay: Replay,
         budget: Budget,
+        hide: Mapping[str, str],
     ) -> None:
         self.teacher = Teacher(config)
         self.counts = {"tried": 0, "duplicate": 0, "unusable": 0, "failed": 0}
         self._attempts = config.max_attempts
+        self._patience = config.throttle_patience
+        self._causes: Counter[str] = Counter()
+        self._hide = hide
         self._drive = drive
         self._journal = journal
         self._replay = replay
@@ -181,44 +190,58 @@ class Reflection:
         return [(proposal, self) for proposal in proposals]
 
     def _propose(self, jobs: list[ReflectionJob]) -> list[ReflectionProposal]:
-        prompts = [
-            str(
-                self.teacher.build_messages(
-                    current_prompt=candidate[COMPONENT],
-                    examples=render_records([dict(record) for record in dataset[COMPONENT]]),
-                )
-            )
-            for candidate, dataset, _ in jobs
-        ]
-        recalled = [self._recall(prompt) for prompt in prompts]
+        requests = [self._request(job) for job in jobs]
+        recalled = [self._recall(request) for request in requests]
         missing = [
-            prompt for prompt, answer in zip(prompts, recalled, strict=True) if answer is None
+            request.prompt
+            for request, answer in zip(requests, recalled, strict=True)
+            if answer is None and request.prompt
         ]
         if missing:
             self._replay.check_at_end(f"teacher call {self.counts['tried'] + 1}")
         fresh = iter(self._drive.run(self._ask_all(missing)) if missing else ())
         return [
-            self._proposal(candidate[COMPONENT], prompt, answer or next(fresh))
-            for (candidate, _, _), prompt, answer in zip(jobs, prompts, recalled, strict=True)
+            self._proposal(request, answer or next(fresh))
+            if request.prompt
+            else ReflectionProposal(new_texts={})
+            for request, answer in zip(requests, recalled, strict=True)
         ]
 
-    def _recall(self, prompt: str) -> Answer | None:
-        """The recorded answer to this very prompt, if the record of a resumed run holds it."""
-        exchange = self._replay.exchange(prompt)
+    def _request(self, job: ReflectionJob) -> Request:
+        candidate, dataset, _ = job
+        records = [dict(record) for record in dataset[COMPONENT]]
+        parent = candidate[COMPONENT]
+        if not records:  # nothing of the minibatch could be measured
+            return Request(parent, "", "")
+        # What is hidden depends on this machine and its environment; the key must not.
+        raw = self.teacher.build_messages(current_prompt=parent, examples=render_records(records))
+        prompt = self.teacher.build_messages(
+            current_prompt=parent, examples=render_records(without(records, self._hide))
+        )
+        return Request(parent, str(prompt), prompt_digest(str(raw)))
+
+    def _recall(self, request: Request) -> Answer | None:
+        """The recorded answer to this very request, if the record of a resumed run holds it."""
+        exchange = self._replay.exchange(request.key)
         if exchange is None:
             return None
-        return Answer(
+        usage = exchange["usage"]
+        answer = Answer(
             Verdict(**exchange["answer"]),
             exchange["reply"],
             exchange["finish_reason"],
+            Usage.model_validate(usage) if usage else None,
             recorded=True,
         )
+        self._budget.count_tokens("teacher", answer.usage)
+        return answer
 
     async def _ask_all(self, prompts: list[str]) -> list[Answer]:
         return await asyncio.gather(*(self._ask(prompt) for prompt in prompts))
 
     async def _ask(self, prompt: str) -> Answer:
         attempts = 0
+        policy = retry_policy(self._attempts, self._patience, "teacher call", self._causes)
 
         async def attempt() -> Answer:
             nonlocal attempts
@@ -227,14 +250,14 @@ class Reflection:
             self._budget.count_tokens("teacher", answer.usage)
             return answer
 
-        answer: Answer = await retry_policy(self._attempts, "teacher call")(attempt)
+        answer: Answer = await policy(attempt)
         return replace(answer, attempts=attempts)
 
-    def _proposal(self, parent: str, prompt: str, answer: Answer) -> ReflectionProposal:
+    def _proposal(self, request: Request, answer: Answer) -> ReflectionProposal:
         """The proposal that an answer holds, recorded and counted."""
         text = self._usable(answer)
         if not answer.recorded:
-            self._journal.reflection(_exchange(parent, prompt, answer, text))
+            self._journal.reflection(_exchange(request, answer, text))
         self.counts["tried"] += 1
         if isinstance(text, NoProposal):
             self._count(answer.verdict, text.reason)
@@ -242,7 +265,7 @@ class Reflection:
         self._unusable_in_row = 0
         return ReflectionProposal(
             new_texts={COMPONENT: text},
-            prompts={COMPONENT: prompt},
+            prompts={COMPONENT: request.prompt},
             raw_lm_outputs={COMPONENT: answer.text or ""},
         )
 
@@ -261,9 +284,8 @@ class Reflection:
         logger.info("no proposal: %s", reason)
         if verdict.kind != "measured":
             self.counts["failed"] += 1
-            times = f" {self._attempts} times in a row" if verdict.kind == "transient" else ""
             where = self.teacher.config.base_url
-            self._stop = Fault(f"the teacher failed{times}: {verdict.cause} ({where})")
+            self._stop = Fault(f"the teacher failed: {verdict.cause} ({where})")
             return
         # The endpoint works; it is the reply that is of no use.
         self.counts["duplicate" if reason == DUPLICATE else "unusable"] += 1
@@ -277,13 +299,14 @@ class Reflection:
             )
 
 
-def _exchange(parent: str, prompt: str, answer: Answer, text: str | NoProposal) -> dict[str, Any]:
+def _exchange(request: Request, answer: Answer, text: str | NoProposal) -> dict[str, Any]:
     """A line of `reflections.jsonl`."""
     failed = answer.verdict.kind != "measured"
     usable = isinstance(text, str)
     return {
-        "parent": prompt_digest(parent),
-        "prompt": prompt,
+        "parent": prompt_digest(request.parent),
+        "prompt": request.prompt,
+        "key": request.key,
         "reply": answer.text,
         "finish_reason": answer.finish_reason,
         "usage": answer.usage.model_dump(exclude_none=True) if answer.usage else None,

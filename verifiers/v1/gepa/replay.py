@@ -16,15 +16,9 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from verifiers.v1.gepa.journal import (
-    DECISIONS_FILE,
-    REFLECTIONS_FILE,
-    Stamp,
-    drop_torn_line,
-    prompt_digest,
-)
+from verifiers.v1.gepa.files import DECISIONS_FILE, REFLECTIONS_FILE, TRACES_FILE
+from verifiers.v1.gepa.journal import Stamp, drop_torn_line
 from verifiers.v1.types import Usage
-from verifiers.v1.utils.trace_store import TRACES_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +44,8 @@ class Recorded:
     path: Path
     offset: int
     size: int
+    usage: tuple[tuple[str, Usage], ...]
+    """Role and reported tokens of its calls."""
 
     def line(self) -> bytes:
         """The episode's line of `traces.jsonl`."""
@@ -58,22 +54,24 @@ class Recorded:
             return file.read(self.size)
 
 
-GIVEN_UP = "given up"
-"""What `Replay.rollout` says where the run went on without a measurement."""
+class GivenUp:
+    """What the record holds where the run went on without a measurement."""
 
 
 class Replay:
     """The record of a run up to now; empty for a fresh one."""
 
     def __init__(self) -> None:
-        self._rollouts: defaultdict[Key, deque[Recorded]] = defaultdict(deque)
+        self._rollouts: dict[tuple[Key, int], Recorded] = {}
         self._exchanges: defaultdict[str, deque[dict[str, Any]]] = defaultdict(deque)
-        self._given_up: set[tuple[str, str, str, int]] = set()
+        self._given_up: set[tuple[Key, int]] = set()
         self._asked: Counter[Key] = Counter()
         self.failed = 0
         """Episodes of the record that were not measured."""
+        self.charged = 0
+        """Rollouts of the record that count against the budget."""
         self.usage: list[tuple[str, Usage]] = []
-        """Role and reported tokens of every call of the record."""
+        """Role and reported tokens of the episodes that were not measured."""
         self.dropped: dict[str, str] = {}
         """The val tasks that the seed prompt's val pass dropped: content hash -> cause."""
 
@@ -94,30 +92,36 @@ class Replay:
             for number, offset, line in _lines(path):
                 try:
                     take(from_json(line), path, offset, len(line))
-                except (ValueError, KeyError, TypeError) as error:
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
                     raise RecordError(f"{path}, line {number} is broken: {error}") from error
         return replay
 
     @property
     def left(self) -> tuple[int, int]:
         """How many of the search's rollouts and teacher exchanges were not asked for yet."""
-        rollouts = sum(len(q) for (phase, *_), q in self._rollouts.items() if phase == "optimize")
+        rollouts = sum(phase == "optimize" for (phase, *_), _ in self._rollouts)
         return rollouts, sum(map(len, self._exchanges.values()))
 
-    def rollout(self, phase: str, candidate: str, task: str) -> tuple[int, Recorded | str | None]:
+    @property
+    def used_up(self) -> bool:
+        """Whether the search has caught up with its record."""
+        return self.left == (0, 0)
+
+    def rollout(
+        self, phase: str, candidate: str, task: str
+    ) -> tuple[int, Recorded | type[GivenUp] | None]:
         """How often this candidate was asked for on this task before, and what the record holds of
-        it: a measurement, `GIVEN_UP`, or nothing (None)."""
+        this time: a measurement, `GivenUp`, or nothing (None)."""
         key = (phase, candidate, task)
         occurrence = self._asked[key]
         self._asked[key] += 1
-        if (*key, occurrence) in self._given_up:
-            return occurrence, GIVEN_UP
-        queue = self._rollouts.get(key)
-        return occurrence, queue.popleft() if queue else None
+        if (key, occurrence) in self._given_up:
+            return occurrence, GivenUp
+        return occurrence, self._rollouts.pop((key, occurrence), None)
 
-    def exchange(self, prompt: str) -> dict[str, Any] | None:
-        """The next recorded exchange with this very prompt."""
-        queue = self._exchanges.get(prompt_digest(prompt))
+    def exchange(self, key: str) -> dict[str, Any] | None:
+        """The next recorded exchange of this key (`Reflection` says what that is)."""
+        queue = self._exchanges.get(key)
         return queue.popleft() if queue else None
 
     def check_at_end(self, step: str) -> None:
@@ -126,8 +130,7 @@ class Replay:
         rollouts, exchanges = self.left
         if not rollouts and not exchanges:
             return
-        searched = (k for k, queue in self._rollouts.items() if queue and k[0] == "optimize")
-        held = next(searched, None)
+        held = next((key for key, _ in self._rollouts if key[0] == "optimize"), None)
         first = f" (the first: prompt {held[1][:12]} on task {held[2][:12]})" if held else ""
         raise Divergence(
             f"the run has parted from its record at {step}: the record goes on with {rollouts} "
@@ -137,29 +140,35 @@ class Replay:
 
     def _take_episode(self, row: dict[str, Any], path: Path, offset: int, size: int) -> None:
         stamp = Stamp.model_validate(row["gepa"])
+        usage = tuple(_usage(row))
+        self.charged += stamp.charged
         if stamp.verdict == "measured":
-            recorded = Recorded(stamp, row["id"], path, offset, size)
-            self._rollouts[stamp.phase, stamp.candidate, stamp.task].append(recorded)
+            key = (stamp.phase, stamp.candidate, stamp.task)
+            recorded = Recorded(stamp, row["id"], path, offset, size, usage)
+            self._rollouts[key, stamp.occurrence] = recorded
         else:
             self.failed += 1
-        for trace in row["traces"]:
-            calls = [call["usage"] for call in trace.get("calls", []) if call.get("usage")]
-            self.usage += [("student", Usage.model_validate(usage)) for usage in calls]
-            judges = trace.get("extra_usage", [])
-            self.usage += [("judges", Usage.model_validate(usage)) for usage in judges]
+            self.usage += usage
 
     def _take_exchange(self, row: dict[str, Any], *_: object) -> None:
-        if usage := row.get("usage"):
-            self.usage.append(("teacher", Usage.model_validate(usage)))
         if row["verdict"] != "failed":  # there the run stopped; a resumed one asks again
-            self._exchanges[prompt_digest(row["prompt"])].append(row)
+            self._exchanges[row["key"]].append(row)
 
     def _take_decision(self, row: dict[str, Any], *_: object) -> None:
         if row["decision"] == "dropped":
             self.dropped[row["task"]] = row["cause"]
         else:
             key = (row["phase"], row["candidate"], row["task"])
-            self._given_up.add((*key, row["occurrence"]))
+            self._given_up.add((key, row["occurrence"]))
+
+
+def _usage(row: dict[str, Any]) -> Iterator[tuple[str, Usage]]:
+    for trace in row["traces"]:
+        for call in trace.get("calls", []):
+            if call.get("usage"):
+                yield "student", Usage.model_validate(call["usage"])
+        for usage in trace.get("extra_usage", []):
+            yield "judges", Usage.model_validate(usage)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:

@@ -12,21 +12,27 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-import verifiers.v1 as vf
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split
 from verifiers.v1.gepa.evaluation import Evaluation
-from verifiers.v1.gepa.rundir import CONFIG_FILE, SPLITS_FILE, resume_command, write_json
+from verifiers.v1.gepa.files import (
+    CANDIDATES_FILE,
+    CONFIG_FILE,
+    DECISIONS_FILE,
+    EVAL_FILE,
+    PROMPT_FILE,
+    REFLECTIONS_FILE,
+    RESULT_FILE,
+    RUN_LOG_FILE,
+    SPLITS_FILE,
+    TRACES_FILE,
+    TREE_FILE,
+)
+from verifiers.v1.gepa.identity import OWN_FIELDS
+from verifiers.v1.gepa.rundir import resume_command, write_json
 from verifiers.v1.utils.texts import write_text
 
 logger = logging.getLogger(__name__)
-
-PROMPT_FILE = "best_system_prompt.txt"
-RESULT_FILE = "result.json"
-EVAL_FILE = "configs/eval.json"
-
-OWN_FIELDS = frozenset(GEPAConfig.model_fields) - frozenset(vf.EnvConfig.model_fields)
-"""The fields of a run that are none of its env's."""
 
 PACKAGES = ("verifiers-gepa", "verifiers", "gepa")
 
@@ -269,12 +275,12 @@ def _artifacts(run_dir: Path | None) -> dict[str, str]:
         "splits": SPLITS_FILE,
     }
     names = {
-        "traces": "traces.jsonl",
-        "reflections": "reflections.jsonl",
-        "decisions": "decisions.jsonl",
-        "candidates": "candidates.json",
-        "run_log": "run_log.json",
-        "candidate_tree": "candidate_tree.html",
+        "traces": TRACES_FILE,
+        "reflections": REFLECTIONS_FILE,
+        "decisions": DECISIONS_FILE,
+        "candidates": CANDIDATES_FILE,
+        "run_log": RUN_LOG_FILE,
+        "candidate_tree": TREE_FILE,
     }
     made = {key: name for key, name in names.items() if (run_dir / name).exists()}
     return {key: str(run_dir / name) for key, name in {**always, **made}.items()}

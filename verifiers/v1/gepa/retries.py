@@ -1,21 +1,15 @@
 """The one retry policy, for rollouts and teacher calls alike.
 
 Only what may pass is tried again (`failures.Verdict.kind == "transient"`), after an exponential
-pause with jitter, or after what the provider asked for where it said so.
+pause with jitter, or after what the provider asked for where it said so. Being told to slow down is
+no failed attempt: it is waited out, for as long as the run's `throttle_patience`.
 """
 
 import logging
 from collections import Counter
 from typing import Protocol
 
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    retry_if_result,
-    stop_after_attempt,
-    wait_exponential,
-    wait_random,
-)
+from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_exponential, wait_random
 
 from verifiers.v1.gepa.failures import Verdict
 
@@ -26,7 +20,9 @@ LONGEST_PAUSE = 30.0
 """Seconds. The pause doubles from the first to the longest."""
 
 LONGEST_RETRY_AFTER = 300.0
-"""Seconds. A provider that asks for more is retried after this long all the same."""
+"""Seconds. A provider that asks for more is asked again after this long all the same."""
+
+THROTTLED = 429
 
 
 class Attempt(Protocol):
@@ -40,26 +36,34 @@ class Attempt(Protocol):
         """Seconds that the provider asked to wait, if it did."""
 
 
-def retry_policy(attempts: int, what: str) -> AsyncRetrying:
-    """Runs a coroutine function that returns an `Attempt` up to `attempts` times and returns the
-    last outcome, whatever it was. `what` names the operation in the log."""
+def retry_policy(attempts: int, patience: float, what: str, causes: Counter[str]) -> AsyncRetrying:
+    """Runs a coroutine function that returns an `Attempt` until it succeeds, `attempts` of them
+    failed, or it was throttled for `patience` seconds; returns the last outcome, whatever it was.
+    `what` names the operation in the log; `causes` counts what was seen, so that an outage shows as
+    a few lines and not as one per rollout."""
+    failed = 0
+
+    def spent(state: RetryCallState) -> bool:
+        nonlocal failed
+        if _outcome(state).verdict.status == THROTTLED:
+            return (state.seconds_since_start or 0.0) >= patience
+        failed += 1
+        return failed >= attempts
 
     def log(state: RetryCallState) -> None:
         cause = _outcome(state).verdict.cause
-        _seen[cause] += 1
+        causes[cause] += 1
         logger.log(
-            logging.WARNING if _is_round(_seen[cause]) else logging.DEBUG,
-            "%s failed (attempt %d of %d; this cause %d times so far), trying again in %.1f s: %s",
+            logging.WARNING if _is_round(causes[cause]) else logging.DEBUG,
+            "%s failed, for the %d. time in this run; trying again in %.1f s: %s",
             what,
-            state.attempt_number,
-            attempts,
-            _seen[cause],
+            causes[cause],
             state.upcoming_sleep,
             cause,
         )
 
     return AsyncRetrying(
-        stop=stop_after_attempt(attempts),
+        stop=spent,
         wait=_pause,
         retry=retry_if_result(lambda attempt: attempt.verdict.kind == "transient"),
         before_sleep=log,
@@ -67,16 +71,12 @@ def retry_policy(attempts: int, what: str) -> AsyncRetrying:
     )
 
 
-_seen: Counter[str] = Counter()
-"""How often each cause was seen: an outage shows as a few lines, not one per rollout."""
+_backoff = wait_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE) + wait_random(0, FIRST_PAUSE)
 
 
 def _is_round(count: int) -> bool:
     """1, 2, 5, 10, 20, 50, ..."""
     return str(count).rstrip("0") in ("1", "2", "5")
-
-
-_backoff = wait_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE) + wait_random(0, FIRST_PAUSE)
 
 
 def _pause(state: RetryCallState) -> float:

@@ -8,6 +8,7 @@ it, is judged, tried again where that may help, written to the journal, and only
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -22,7 +23,7 @@ from verifiers.v1.gepa.dataset import content_hash
 from verifiers.v1.gepa.endpoints import Endpoints
 from verifiers.v1.gepa.failures import Fault, Verdict, judge_episode, was_throttled
 from verifiers.v1.gepa.journal import Journal, Phase, Stamp, prompt_digest
-from verifiers.v1.gepa.replay import GIVEN_UP, Recorded, Replay
+from verifiers.v1.gepa.replay import Recorded, Replay
 from verifiers.v1.gepa.retries import retry_policy
 from verifiers.v1.task import Task
 from verifiers.v1.types import Usage
@@ -106,6 +107,8 @@ class Rollouts:
         folder = config.evaluation_cache
         self.cache = EvaluationCache(folder, config) if folder is not None else None
         self._attempts = config.max_attempts
+        self._patience = config.throttle_patience
+        self._causes: Counter[str] = Counter()
         self._lowest = 0.0
         self._hashes: dict[int | None, str] = {}
         self.live_phases: tuple[Phase, ...] = PHASES if config.phase == "all" else (config.phase,)
@@ -134,7 +137,7 @@ class Rollouts:
             fresh = iter(await self._measure_all(missing))
         finally:
             self.budget.release(charging - (self.budget.charged - before))
-        return self._with_floor([old or next(fresh) for _, old in recalled])
+        return [old or next(fresh) for _, old in recalled]
 
     def _check_live(self, phase: Phase, step: str) -> None:
         """Raise where this batch must not go out: its phase is not to be run, or the record of the
@@ -153,9 +156,10 @@ class Rollouts:
         occurrence, recorded = self.replay.rollout(*key)
         if recorded is None:
             return occurrence, self._cached(key, occurrence)
-        if recorded == GIVEN_UP:
-            return occurrence, Measurement(None, GIVEN_UP, occurrence, live=False)
-        assert isinstance(recorded, Recorded)
+        if not isinstance(recorded, Recorded):
+            return occurrence, Measurement(None, "given up before", occurrence, live=False)
+        for role, usage in recorded.usage:
+            self.budget.count_tokens(role, usage)
         self.budget.replayed += 1
         self.budget.attempted += 1
         self._count(job, measured=True)
@@ -186,9 +190,10 @@ class Rollouts:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _with_floor(self, batch: list[Measurement]) -> list[Measurement]:
-        """What never reached its rewards is as bad as the worst that was measured so far (decided
-        per batch, so that the order of finishing can't matter)."""
+    def with_floor(self, batch: Sequence[Measurement]) -> list[Measurement]:
+        """`batch` with a score for what was refused before it reached its rewards: it is as bad as
+        the worst that was measured so far (worked out for everything that gepa asked for at once,
+        so that neither the order of finishing nor a resume can matter)."""
         self._lowest = min([self._lowest, *(m.score for m in batch if m.score is not None)])
         return [
             replace(m, score=self._lowest) if m.score is None and m.source is not None else m
@@ -196,13 +201,14 @@ class Rollouts:
         ]
 
     async def _measure(self, job: Job, occurrence: int) -> Measurement:
-        policy = retry_policy(self._attempts, f"rollout of task {job.task.data.idx}")
+        what = f"rollout of task {job.task.data.idx}"
+        policy = retry_policy(self._attempts, self._patience, what, self._causes)
         number = 0
 
         async def attempt() -> _Attempt:
             nonlocal number
             number += 1
-            return await self._attempt(job, number)
+            return await self._attempt(job, occurrence, number)
 
         outcome: _Attempt = await policy(attempt)
         if self._broken is not None:
@@ -216,7 +222,7 @@ class Rollouts:
             self.cache.put(*key, occurrence, score)
         return Measurement(score, "", occurrence, outcome.episode)
 
-    async def _attempt(self, job: Job, number: int) -> _Attempt:
+    async def _attempt(self, job: Job, occurrence: int, number: int) -> _Attempt:
         async with self.throttle.slot() as place:
             if self._broken is not None:
                 raise self._broken
@@ -232,7 +238,7 @@ class Rollouts:
                     f"task {job.task.data.idx} could not be measured: {verdict.cause} "
                     f"({self.endpoints.names})"
                 )
-            self._adapt(place, episode)
+            self._adapt(place, episode, verdict)
         for role, usage in episode_usage(episode):
             self.budget.count_tokens(role, usage)
         measured = verdict.kind == "measured"
@@ -241,6 +247,7 @@ class Rollouts:
             split=job.split,
             candidate=prompt_digest(job.prompt),
             task=self.task_hash(job.task),
+            occurrence=occurrence,
             attempt=number,
             verdict=verdict.kind,
             cause=verdict.cause,
@@ -250,7 +257,7 @@ class Rollouts:
         try:
             await self.journal.episode(episode, stamp)
         except asyncio.CancelledError as cancelled:
-            # The writer finishes its line before it lets the cancellation through.
+            # The journal finishes its line before it lets the cancellation through.
             if cancelled.__cause__ is None:
                 self._count(job, measured)
             raise
@@ -262,9 +269,10 @@ class Rollouts:
         self.budget.attempted += 1
         return await self.env.run_slot(slot, self.endpoints.contexts[endpoint])
 
-    def _adapt(self, place: int, episode: Episode) -> None:
+    def _adapt(self, place: int, episode: Episode, verdict: Verdict) -> None:
         if not was_throttled(episode):
-            self.throttle.succeeded()
+            if verdict.kind == "measured":
+                self.throttle.succeeded()
         elif self.throttle.refused(place):
             logger.warning(
                 "the endpoint throttles (429): going on with %d rollouts in flight",

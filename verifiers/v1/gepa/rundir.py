@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import socket
 from collections.abc import Iterator
@@ -13,12 +14,8 @@ from filelock import FileLock, Timeout
 
 from verifiers.v1.gepa.checks import ConfigError
 from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.files import CONFIG_FILE, LOCK_FILE, OWNER_FILE
 from verifiers.v1.utils.texts import write_text
-
-CONFIG_FILE = "configs/resolved/gepa.json"
-SPLITS_FILE = "splits.json"
-LOCK_FILE = ".lock"
-OWNER_FILE = ".lock.json"
 
 
 @contextlib.contextmanager
@@ -32,21 +29,27 @@ def locked(config: GEPAConfig) -> Iterator[Path | None]:
         yield None
         return
     run_dir = config.run_dir
+    lock = FileLock(run_dir / LOCK_FILE, timeout=0)
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        with FileLock(run_dir / LOCK_FILE, timeout=0):
-            if config.clean:
-                _empty(run_dir)
-            me = {"pid": os.getpid(), "host": socket.gethostname()}
-            write_json(run_dir / OWNER_FILE, me)
-            try:
-                yield run_dir
-            finally:
-                (run_dir / OWNER_FILE).unlink(missing_ok=True)
+        lock.acquire()
     except Timeout as error:
-        raise ConfigError(
-            f"{run_dir} is in use by {_owner(run_dir)}: wait for it or stop it"
-        ) from error
+        owner = _owner(run_dir)
+        raise ConfigError(f"{run_dir} is in use by {owner}: wait for it or stop it") from error
+    except OSError as error:
+        raise _unwritable(error) from error
+    try:
+        if config.clean:
+            _empty(run_dir)
+        write_json(run_dir / OWNER_FILE, {"pid": os.getpid(), "host": socket.gethostname()})
+    except OSError as error:
+        lock.release()
+        raise _unwritable(error) from error
+    try:
+        yield run_dir
+    finally:
+        (run_dir / OWNER_FILE).unlink(missing_ok=True)
+        lock.release()
 
 
 def write_config(config: GEPAConfig) -> Path:
@@ -58,7 +61,7 @@ def write_config(config: GEPAConfig) -> Path:
     try:
         write_json(path, settings)
     except OSError as error:
-        raise ConfigError(f"the run directory can't be written: {error}") from error
+        raise _unwritable(error) from error
     return path
 
 
@@ -70,7 +73,11 @@ def write_json(path: Path, value: Any) -> None:
 
 def resume_command(config: GEPAConfig) -> str:
     """The command line that goes on with the run."""
-    return f"gepa @ {config.run_dir / CONFIG_FILE} --resume"
+    return shlex.join(["gepa", "@", str(config.run_dir / CONFIG_FILE), "--resume"])
+
+
+def _unwritable(error: OSError) -> ConfigError:
+    return ConfigError(f"the run directory can't be written: {error}")
 
 
 def _empty(run_dir: Path) -> None:

@@ -8,8 +8,8 @@ into the teardown here.
 
 import asyncio
 import dataclasses
-import json
 import logging
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, seed_prompt, split_tasks
 from verifiers.v1.gepa.evaluation import Evaluation, Evaluator
 from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.gepa.files import SPLITS_FILE
 from verifiers.v1.gepa.identity import check_identity, run_identity, write_identity
 from verifiers.v1.gepa.journal import Journal
 from verifiers.v1.gepa.opening import run_seed_pass
@@ -36,7 +37,6 @@ from verifiers.v1.gepa.records import hidden_texts
 from verifiers.v1.gepa.reflection import Reflection
 from verifiers.v1.gepa.replay import Divergence, Replay
 from verifiers.v1.gepa.report import (
-    RESULT_FILE,
     Outcome,
     Status,
     log_outcome,
@@ -44,7 +44,7 @@ from verifiers.v1.gepa.report import (
     write_outcome,
 )
 from verifiers.v1.gepa.rollouts import Rollouts
-from verifiers.v1.gepa.rundir import SPLITS_FILE, locked, write_config, write_json
+from verifiers.v1.gepa.rundir import locked, write_config, write_json
 from verifiers.v1.gepa.stops import stop_check
 from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.utils.drive import Drive, Held, Interrupted
@@ -88,6 +88,19 @@ class Ending:
     error: BaseException | None = None
 
 
+@dataclass(frozen=True)
+class Run:
+    """The parts of a run."""
+
+    config: GEPAConfig
+    plan: Plan
+    adapter: GEPAAdapter
+    reflection: Reflection
+    progress: Progress
+    found: Evaluation
+    """What the phases after the search find."""
+
+
 def load_env(config: GEPAConfig) -> vf.Env:
     """The env of `config`, with `taskset.system_prompt` read as what it is: UTF-8 text whose line
     ends are part of it (the host reads it in the locale's encoding and translates them)."""
@@ -123,26 +136,41 @@ def run_gepa(env: vf.Env, config: GEPAConfig) -> Outcome:
 
     Blocks until the run has ended, and writes its directory unless `save_results` is off. SIGINT
     and SIGTERM end it in order when it is called in the main thread. Called where an event loop
-    already runs (a notebook), it works in a thread of its own and signals are the caller's.
+    already runs (a notebook), it works in a thread of its own; there SIGTERM stays the caller's,
+    and a `KeyboardInterrupt` ends the run in order.
 
     Raises `ConfigError` or `SplitError` before anything is spent, `GEPAError` where the run can't
     go on, `RunInterrupted` (a `KeyboardInterrupt`) after a signal; the last two leave the best
     prompt so far in the run directory.
     """
+    drive = Drive()
+    if not _in_loop():
+        return _run(env, config, drive)
+    logger.warning("an event loop is running here: working in a thread, signals are the caller's")
+    with ThreadPoolExecutor(1, thread_name_prefix="gepa") as thread:
+        running = thread.submit(_run, env, config, drive)
+        try:
+            return running.result()
+        except KeyboardInterrupt:
+            drive.interrupt(signal.SIGINT)
+            running.result()
+            raise
+
+
+def _in_loop() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return _run(env, config)
-    logger.warning("an event loop is running here: working in a thread, signals are the caller's")
-    with ThreadPoolExecutor(1, thread_name_prefix="gepa") as thread:
-        return thread.submit(_run, env, config).result()
+        return False
+    return True
 
 
-def _run(env: vf.Env, config: GEPAConfig) -> Outcome:
+def _run(env: vf.Env, config: GEPAConfig, drive: Drive) -> Outcome:
     plan = plan_run(env, config)
-    with locked(config) as run_dir:
+    with drive.signals(), locked(config) as run_dir, drive:
         replay = _open_record(plan, config, run_dir)
-        outcome, error = _optimize(env, config, plan, run_dir, replay)
+        outcome, error = _optimize(env, config, plan, replay, run_dir, drive)
+        log_outcome(outcome, config)
     if isinstance(error, Interrupted):
         raise RunInterrupted(error.signum, outcome) from error
     if isinstance(error, KeyboardInterrupt):
@@ -171,117 +199,114 @@ def _open_record(plan: Plan, config: GEPAConfig, run_dir: Path | None) -> Replay
 
 
 def _optimize(
-    env: vf.Env, config: GEPAConfig, plan: Plan, run_dir: Path | None, replay: Replay
+    env: vf.Env,
+    config: GEPAConfig,
+    plan: Plan,
+    replay: Replay,
+    run_dir: Path | None,
+    drive: Drive,
 ) -> tuple[Outcome, BaseException | None]:
     """The run itself; its outcome, and what cut it short if anything did."""
-    started = time.monotonic()
-    budget = Budget(_total(config, run_dir))
+    run = _assemble(env, config, plan, replay, run_dir, drive)
+    serving = Held(env.serving())
+    try:
+        ending = _phases(run, serving)
+    except KeyboardInterrupt as stop:
+        ending = Ending("interrupted", str(stop) or "SIGINT", f"stopped by {stop}", stop)
+    except (Fault, Divergence) as fault:
+        ending = Ending("failed", "fault", str(fault), fault)
+    except Exception as error:
+        logger.debug("the run failed", exc_info=True)
+        ending = Ending("failed", "fault", f"{type(error).__name__}: {error}", error)
+    for teardown in (serving.close, run.reflection.teacher.aclose):
+        try:
+            drive.finish(teardown())
+        except Exception as error:  # noqa: BLE001 - the outcome is written whatever it was
+            logger.warning("the teardown failed: %s: %s", type(error).__name__, error)
+    outcome = _outcome(ending, run)
+    if replay.used_up:
+        return _write(outcome, ending, run)
+    # Cut short before it had caught up with its record: what stands there knows more.
+    return outcome, ending.error
+
+
+def _assemble(
+    env: vf.Env,
+    config: GEPAConfig,
+    plan: Plan,
+    replay: Replay,
+    run_dir: Path | None,
+    drive: Drive,
+) -> Run:
+    """Put the parts of a run together; nothing is sent yet."""
+    # What is on record was spent: a smaller budget stops the run, but can't unspend it.
+    budget = Budget(max(config.max_total_rollouts, replay.charged))
     budget.failed += replay.failed
     budget.attempted += replay.failed
     for role, usage in replay.usage:
         budget.count_tokens(role, usage)
-    with Drive() as drive, drive.signals():
-        journal = Journal(run_dir)
-        unmeasured = Unmeasured(config.max_dropped_fraction, journal)
-        progress = Progress(budget, unmeasured, run_dir)
-        rollouts = Rollouts(env, config, budget, journal, replay)
-        hide = hidden_texts([run_dir] if run_dir else [])
-        columns = config.reflection_columns
-        adapter = GEPAAdapter(rollouts, plan.split, drive, unmeasured, config.rollouts_per_task)
-        adapter.columns, adapter.hide = columns, hide
-        reflection = Reflection(config, plan.seed_prompt, drive, journal, replay, budget)
-        evaluation = Evaluation()
-        serving = Held(env.serving())
-        try:
-            if config.preflight and not config.resume:
-                drive.run(check_endpoints(config))
-            drive.run(serving.open())
-            val = run_seed_pass(adapter, plan.seed_prompt)
-            split = dataclasses.replace(plan.split, val=val)
-            if run_dir is not None:
-                write_json(run_dir / SPLITS_FILE, plan.split.record(val))
-            stop = _search(plan, split, config, adapter, reflection, progress, started)
-            ending = Ending("finished", stop.reason, str(stop))
-            progress.write_files()
-            if config.phase != "optimize":
-                candidates, val_means, _ = _pool(plan, progress)
-                evaluator = Evaluator(config, split, rollouts, unmeasured, drive, evaluation)
-                evaluator.validate(candidates, val_means)
-                if config.phase != "validate":
-                    evaluator.test(candidates)
-        except KeyboardInterrupt as signal:
-            ending = Ending("interrupted", str(signal) or "SIGINT", f"stopped by {signal}", signal)
-        except (Fault, Divergence) as fault:
-            ending = Ending("failed", "fault", str(fault), fault)
-        except Exception as error:
-            logger.debug("the run failed", exc_info=True)
-            ending = Ending("failed", "fault", f"{type(error).__name__}: {error}", error)
-        finally:
-            drive.finish(serving.close())
-            drive.finish(reflection.teacher.aclose())
-        outcome = _outcome(ending, plan, config, adapter, reflection, progress, evaluation)
-        if not outcome.partial or replay.left == (0, 0):
-            outcome, ending = _write(outcome, ending, config, plan, progress)
-    log_outcome(outcome, config)
-    return outcome, ending.error
+    journal = Journal(run_dir)
+    unmeasured = Unmeasured(config.max_dropped_fraction, journal)
+    progress = Progress(budget, unmeasured, run_dir)
+    rollouts = Rollouts(env, config, budget, journal, replay)
+    adapter = GEPAAdapter(
+        rollouts,
+        plan.split,
+        drive,
+        unmeasured,
+        repeats=config.rollouts_per_task,
+        seed_prompt=plan.seed_prompt,
+        columns=config.reflection_columns,
+    )
+    hide = hidden_texts([run_dir] if run_dir else [])
+    reflection = Reflection(config, plan.seed_prompt, drive, journal, replay, budget, hide)
+    return Run(config, plan, adapter, reflection, progress, Evaluation())
 
 
-def _total(config: GEPAConfig, run_dir: Path | None) -> int:
-    """The budget: the config's, but of a run that had spent its own, at least that."""
-    total = config.max_total_rollouts
-    if not config.resume or run_dir is None or not (run_dir / RESULT_FILE).exists():
-        return total
-    result = json.loads((run_dir / RESULT_FILE).read_bytes())
-    spent = result["rollouts"]["budget"]
-    if result["status"] != "finished" or result["finish_reason"] != "budget" or total > spent:
-        return total
-    logger.info("the run has already finished: raise --max-total-rollouts above %d to go on", spent)
-    return int(spent)
+def _phases(run: Run, serving: Held) -> Ending:
+    """The search, then whatever of validation and test is asked for."""
+    started = time.monotonic()
+    config, plan, adapter = run.config, run.plan, run.adapter
+    drive, run_dir = adapter.drive, adapter.rollouts.journal.run_dir
+    if config.preflight and not config.resume:
+        drive.run(check_endpoints(config))
+    drive.run(serving.open())
+    val = run_seed_pass(adapter, plan.seed_prompt)
+    split = dataclasses.replace(plan.split, val=val)
+    if run_dir is not None:
+        write_json(run_dir / SPLITS_FILE, plan.split.record(val))
+    stop = _search(run, split, started)
+    budget = adapter.rollouts.budget
+    if config.resume and budget.charged == budget.replayed and stop.reason == "budget":
+        logger.info(
+            "the search had already finished: raise --max-total-rollouts above %d to go on",
+            budget.total,
+        )
+    run.progress.write_files()
+    if config.phase != "optimize":
+        candidates, val_means, _ = _pool(run)
+        evaluator = Evaluator(config, split, adapter.rollouts, adapter.unmeasured, drive, run.found)
+        evaluator.validate(candidates, val_means)
+        if config.phase != "validate":
+            evaluator.test(candidates)
+    return Ending("finished", stop.reason, str(stop))
 
 
-def _write(
-    outcome: Outcome, ending: Ending, config: GEPAConfig, plan: Plan, progress: Progress
-) -> tuple[Outcome, Ending]:
-    """Write the outcome; where the disk refuses, the run has failed. (Not called for a resumed run
-    that was cut short before it caught up with its record: what stands there knows more.)"""
-    try:
-        progress.write_files()
-        result = result_object(outcome, config, plan.split)
-        outcome = dataclasses.replace(outcome, result=result)
-        write_outcome(outcome, config)
-    except (OSError, Fault) as error:
-        if ending.error is not None:
-            logger.error("the outcome could not be written: %s", error)
-            return outcome, ending
-        message = f"the outcome could not be written: {error}"
-        ending = Ending("failed", "fault", message, error)
-        outcome = dataclasses.replace(outcome, status="failed", message=message)
-    return outcome, ending
-
-
-def _search(
-    plan: Plan,
-    split: Split,
-    config: GEPAConfig,
-    adapter: GEPAAdapter,
-    reflection: Reflection,
-    progress: Progress,
-    started: float,
-) -> SearchStopped:
+def _search(run: Run, split: Split, started: float) -> SearchStopped:
     """gepa's search. What it found is in `progress.state`; returned is why it stopped."""
+    config = run.config
     minibatch = min(config.reflection_minibatch_size, len(split.train))
-    budget, run_dir = adapter.rollouts.budget, adapter.rollouts.journal.run_dir
     proposal = 2 * minibatch * config.rollouts_per_task
     try:
         optimize(
-            seed_candidate={COMPONENT: plan.seed_prompt},
+            seed_candidate={COMPONENT: run.plan.seed_prompt},
             trainset=[task.data.idx for task in split.train],
             valset=[task.data.idx for task in split.val],
-            adapter=adapter,
-            reflection_strategy=reflection,
+            adapter=run.adapter,
+            reflection_strategy=run.reflection,
             reflection_minibatch_size=minibatch,
             stop_callbacks=stop_check(
-                config, proposal, budget, reflection, progress, run_dir, started
+                config, proposal, run.adapter, run.reflection, run.progress, started
             ),
             # Scales differ: whether a score is perfect is not gepa's to guess.
             skip_perfect_score=config.perfect_score is not None,
@@ -291,48 +316,59 @@ def _search(
             seed=config.seed,
             track_best_outputs=False,
             logger=GEPALog(),
-            callbacks=[cast("GEPACallback", progress)],  # gepa looks each method up by name
+            callbacks=[cast("GEPACallback", run.progress)],  # it looks each method up by name
         )
     except SearchStopped as stop:
         return stop
     return SearchStopped("ended", "gepa ended the search")
 
 
-def _outcome(
-    ending: Ending,
-    plan: Plan,
-    config: GEPAConfig,
-    adapter: GEPAAdapter,
-    reflection: Reflection,
-    progress: Progress,
-    evaluation: Evaluation,
-) -> Outcome:
-    rollouts, budget = adapter.rollouts, adapter.rollouts.budget
-    candidates, val_means, parents = _pool(plan, progress)
-    best = evaluation.deployed
+def _write(outcome: Outcome, ending: Ending, run: Run) -> tuple[Outcome, BaseException | None]:
+    """Write the outcome; where the disk refuses, the run has failed."""
+    try:
+        run.progress.write_files()
+        write_outcome(outcome, run.config)
+    except (OSError, Fault) as error:
+        if ending.error is not None:
+            logger.error("the outcome could not be written: %s", error)
+            return outcome, ending.error
+        message = f"the outcome could not be written: {error}"
+        return dataclasses.replace(outcome, status="failed", message=message), error
+    return outcome, ending.error
+
+
+def _outcome(ending: Ending, run: Run) -> Outcome:
+    config, adapter = run.config, run.adapter
+    rollouts, budget, throttle = (
+        adapter.rollouts,
+        adapter.rollouts.budget,
+        adapter.rollouts.throttle,
+    )
+    candidates, val_means, parents = _pool(run)
+    best = run.found.deployed
     if best is None:
         best = max(range(len(val_means)), key=val_means.__getitem__, default=0)
-    prompt = candidates[best]
-    throttle = rollouts.throttle
-    warnings = [*plan.warnings, *adapter.unmeasured.warnings]
+    warnings = [*run.plan.warnings, *adapter.unmeasured.warnings]
     if throttle.lowest < throttle.most:
         warnings.append(
             f"the endpoint throttled: at times only {throttle.lowest} rollouts were in flight"
         )
-    if "\r" in prompt:
+    for column in set(config.reflection_columns) - adapter.columns_seen:
+        warnings.append(f"--reflection-columns {column}: no trace and no task had it")
+    if "\r" in candidates[best]:
         warnings.append(
             "the prompt holds carriage returns; vf-eval drops them when it reads the prompt's file"
         )
-    return Outcome(
+    outcome = Outcome(
         status=ending.status,
         finish_reason=ending.reason,
         message=ending.message,
-        best_system_prompt=prompt,
+        best_system_prompt=candidates[best],
         best_candidate=best,
         candidates=candidates,
         val_means=val_means,
         parents=parents,
-        evaluation=evaluation,
+        evaluation=run.found,
         unvalidated=adapter.unvalidated,
         rollouts={
             "budget": budget.total,
@@ -344,9 +380,9 @@ def _outcome(
             "uncharged": budget.uncharged,
         },
         proposals={
-            **reflection.counts,
-            "accepted": progress.accepted,
-            "rejected": progress.rejected,
+            **run.reflection.counts,
+            "accepted": run.progress.accepted,
+            "rejected": run.progress.rejected,
         },
         tokens=budget.tokens,
         endpoints=rollouts.endpoints.counts(),
@@ -354,14 +390,16 @@ def _outcome(
         warnings=warnings,
         run_dir=config.run_dir if config.save_results else None,
     )
+    result = result_object(outcome, config, run.plan.split)
+    return dataclasses.replace(outcome, result=result)
 
 
-def _pool(plan: Plan, progress: Progress) -> tuple[list[str], list[float], list[int | None]]:
+def _pool(run: Run) -> tuple[list[str], list[float], list[int | None]]:
     """The candidates so far, their val means and their parents."""
-    state = progress.state
+    state = run.progress.state
     if state is None:
-        means = [] if progress.seed_val_mean is None else [progress.seed_val_mean]
-        return [plan.seed_prompt], means, [None]
+        seed_mean = run.progress.seed_val_mean
+        return [run.plan.seed_prompt], [] if seed_mean is None else [seed_mean], [None]
     return (
         [candidate[COMPONENT] for candidate in state.program_candidates],
         list(state.program_full_scores_val_set),

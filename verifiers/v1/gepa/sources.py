@@ -17,7 +17,7 @@ from pydantic import AliasChoices
 from pydantic_config import cli
 
 from verifiers.v1.configs.cli.eval import EvalConfig
-from verifiers.v1.gepa.config import GEPAConfig, env_ids, fold_env, narrow
+from verifiers.v1.gepa.config import EnvironmentVariables, GEPAConfig, env_ids, fold_env, narrow
 from verifiers.v1.utils.generic import deep_merge
 from verifiers.v1.utils.texts import is_text
 
@@ -40,6 +40,8 @@ def parse_config(argv: list[str]) -> tuple[GEPAConfig, list[str]]:
     flags, settings, notes = read_sources(argv)
     config_type = narrow(GEPAConfig, *named_ids(flags, settings))
     _let_flags_switch(settings, flags)
+    if "--resume" in flags:
+        _let_endpoints_move(settings)
     with tempfile.TemporaryDirectory() as folder:
         # The parser layers files under flags; what the files said goes to it as one file.
         path = Path(folder) / "settings.json"
@@ -184,7 +186,12 @@ def _read_file(path: Path) -> tuple[dict[str, Any], list[str]]:
         ignored.append(EVAL_IDENTITY)
     kept = {key: value for key, value in settings.items() if key not in ignored}
     try:
-        return fold_env(kept), ignored
+        flat = fold_env(kept)
+        if ignored:  # an eval writes its defaults out: no limit was chosen by nobody
+            timeout = flat.get("timeout")
+            if isinstance(timeout, dict) and timeout.get("episode", 0) is None:
+                timeout.pop("episode")
+        return flat, ignored
     except ValueError as error:
         raise SourceError(f"config file {path}: {error}") from error
 
@@ -217,6 +224,22 @@ def _let_flags_switch(settings: dict[str, Any], flags: list[str]) -> None:
         block = owner.get(path[-2]) if isinstance(owner, dict) else None
         if isinstance(block, dict) and block.get(path[-1], value) != value:
             owner[path[-2]] = {}
+
+
+def _let_endpoints_move(settings: dict[str, Any]) -> None:
+    """A resumed run's saved config holds the endpoints of then; where the environment names some,
+    those are the ones of now."""
+    env = EnvironmentVariables()
+    if env.task_endpoints or env.vllm_base_url:
+        settings.pop("task_endpoints", None)
+        _drop(settings, "client", "base_url")
+    if env.reflection_model_base_url:
+        _drop(settings, "reflection_client", "base_url")
+
+
+def _drop(settings: dict[str, Any], block: str, key: str) -> None:
+    if isinstance(settings.get(block), dict):
+        settings[block].pop(key, None)
 
 
 def _flag_value(flags: list[str], name: str) -> str:

@@ -8,9 +8,10 @@ A missing score must never decide anything, and no prompt is ranked on fewer tas
 - In a later val pass the task is retired: every candidate, old and new, gets the seed prompt's
   score on it, and it is not run again.
 
-More of them than `max_dropped_fraction` of a val pass, or all of a minibatch, is not a task's fault
-but the provider's, and stops the run. What was decided goes into the journal, so that a resumed run
-decides the same.
+A minibatch of which nothing could be measured brings no proposal. More of them than
+`max_dropped_fraction` of a val pass, or `MAX_LOST_MINIBATCHES` whole minibatches in a row, is not
+the tasks' fault but the provider's, and stops the run. What was decided goes into the journal, so
+that a resumed run decides the same.
 """
 
 import logging
@@ -25,6 +26,8 @@ from verifiers.v1.gepa.rollouts import Measurement, mean_score
 
 logger = logging.getLogger(__name__)
 
+MAX_LOST_MINIBATCHES = 3
+
 
 class Unmeasured:
     """The run's decisions about its unmeasured tasks. `state` is gepa's, once there is one."""
@@ -35,6 +38,7 @@ class Unmeasured:
         self.warnings: list[str] = []
         self.dropped: list[int] = []
         """Indices of the val tasks that the seed prompt's val pass dropped."""
+        self._lost_in_row = 0
         self._journal = journal
         self._seed_scores: dict[int, float] = {}
         self._retired: dict[int, float] = {}
@@ -86,8 +90,8 @@ class Unmeasured:
         cause = measured[missing[0]][0].cause if missing else ""
         if split == "val" and missing:
             self.check_share(len(missing) + len(self._retired), len(batch), cause)
-        elif missing and all(score is None for score in own):
-            raise Fault(f"no task of a minibatch could be measured: {cause}")
+        elif split == "train":
+            self._check_outage(missing, own, cause)
         for position, rollouts in enumerate(measured):
             self.give_up("optimize", prompt, hashes[position], rollouts)
         for position in missing:
@@ -97,6 +101,19 @@ class Unmeasured:
                 self.warn(f"train task {batch[position]} decided nothing: {cause}")
         if split == "train" and tuple(batch) not in self._parents:
             self._parents[tuple(batch)] = own
+
+    def _check_outage(
+        self, missing: Sequence[int], own: Sequence[float | None], cause: str
+    ) -> None:
+        if any(score is not None for score in own):
+            self._lost_in_row = 0
+        elif missing:
+            self._lost_in_row += 1
+            if self._lost_in_row == MAX_LOST_MINIBATCHES:
+                raise Fault(
+                    f"nothing could be measured of {MAX_LOST_MINIBATCHES} minibatches in a row: "
+                    f"{cause}"
+                )
 
     def scores(
         self, split: str, batch: Sequence[int], measured: Sequence[Sequence[Measurement]]

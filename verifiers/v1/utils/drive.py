@@ -1,11 +1,11 @@
 """Drive one event loop from synchronous code, and stop it in order on a signal.
 
 `gepa.optimize` blocks and calls back synchronously while everything in verifiers is async. A
-`Drive` owns the one loop of a run. A signal must not raise in the middle of somebody's coroutine
-(a half-updated lock or server is worse than the interrupt), so while the loop runs the handler only
-cancels the coroutine that is driven, and `Interrupted` is raised where the loop has returned.
-Between two coroutines it is raised at once. Further signals are swallowed, so that an impatient
-second Ctrl-C can't orphan what the teardown is freeing.
+`Drive` owns the one loop of a run. A signal must raise neither in the middle of somebody's
+coroutine nor while the search updates its state (a half-updated lock, server or list is worse than
+the interrupt), so the handler only takes a note and cancels the coroutine that is driven;
+`Interrupted` is raised where that has unwound, or where the next one is to be run. Further signals
+are swallowed, so that an impatient second Ctrl-C can't orphan what the teardown is freeing.
 """
 
 import asyncio
@@ -52,9 +52,11 @@ class Drive:
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run `main` to its end. Raises `Interrupted` if a signal has come, after `main` was
         cancelled and has unwound."""
-        if self.signum is not None and not self._finishing:
+        try:
+            self.check()
+        except Interrupted:
             main.close()
-            raise Interrupted(self.signum)
+            raise
         try:
             return self._runner.run(self._tracked(main))
         except asyncio.CancelledError:
@@ -91,7 +93,8 @@ class Drive:
             for signum, handler in previous.items():
                 signal.signal(signum, handler)
 
-    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+    def interrupt(self, signum: int) -> None:
+        """End the run as signal `signum` would, from any thread."""
         # Not through logging: its lock may be held by the very code that was interrupted.
         with contextlib.suppress(OSError):
             os.write(2, FIRST if self.signum is None else AGAIN)
@@ -100,8 +103,14 @@ class Drive:
         self.signum = signum
         if self._task is not None:
             self._runner.get_loop().call_soon_threadsafe(self._task.cancel)
-        elif not self._finishing:
-            raise Interrupted(signum)
+
+    def check(self) -> None:
+        """Raise `Interrupted` if a signal has come."""
+        if self.signum is not None and not self._finishing:
+            raise Interrupted(self.signum)
+
+    def _on_signal(self, signum: int, frame: FrameType | None) -> None:
+        self.interrupt(signum)
 
 
 class Held:

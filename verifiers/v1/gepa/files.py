@@ -1,0 +1,38 @@
+"""The names of the files in a run directory."""
+
+CONFIG_FILE = "configs/resolved/gepa.json"
+EVAL_FILE = "configs/eval.json"
+SPLITS_FILE = "splits.json"
+IDENTITY_FILE = "identity.json"
+TRACES_FILE = "traces.jsonl"
+REFLECTIONS_FILE = "reflections.jsonl"
+DECISIONS_FILE = "decisions.jsonl"
+CANDIDATES_FILE = "candidates.json"
+RUN_LOG_FILE = "run_log.json"
+TREE_FILE = "candidate_tree.html"
+PROMPT_FILE = "best_system_prompt.txt"
+RESULT_FILE = "result.json"
+STOP_FILE = "gepa.stop"
+LOCK_FILE = ".lock"
+OWNER_FILE = ".lock.json"
+
+OWN_FILES = frozenset(
+    name.partition("/")[0]
+    for name in (
+        CONFIG_FILE,
+        SPLITS_FILE,
+        IDENTITY_FILE,
+        TRACES_FILE,
+        REFLECTIONS_FILE,
+        DECISIONS_FILE,
+        CANDIDATES_FILE,
+        RUN_LOG_FILE,
+        TREE_FILE,
+        PROMPT_FILE,
+        RESULT_FILE,
+        STOP_FILE,
+        LOCK_FILE,
+        OWNER_FILE,
+    )
+)
+"""Everything that a run leaves at the top of its directory."""
