@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+
 from verifiers.v1.cli.gepa import main
 from verifiers_gepa.endpoint import Endpoint, Reply, Request
 
@@ -23,6 +25,10 @@ BASE = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val",
 BASE += ["--num-test", "0", "--reflection-minibatch-size", "2", "--phase", "optimize"]
 """4 train and 4 val tasks, minibatches of 2: the seed's val pass is 4 rollouts, a proposal 4, its
 val pass 4. The search alone."""
+
+
+SCHEMA = json.loads((ROOT / "docs/result.schema.json").read_bytes())
+"""What every result.json must look like."""
 
 
 def fenced(text: str) -> str:
@@ -86,6 +92,7 @@ class Run:
     @property
     def result(self) -> dict[str, Any]:
         result: dict[str, Any] = self.json("result.json")
+        jsonschema.validate(result, SCHEMA)
         return result
 
     @property

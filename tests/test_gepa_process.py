@@ -28,6 +28,8 @@ from tests.support import (
     student_requests,
 )
 
+pytestmark = pytest.mark.xdist_group("processes")  # they share one parent process
+
 SECONDS = 120
 """Longer than any of these processes takes on a slow machine."""
 

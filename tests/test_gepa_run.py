@@ -22,8 +22,8 @@ from tests.support import (
     teacher_requests,
 )
 from verifiers.v1.gepa.journal import prompt_digest
-from verifiers.v1.gepa.template import TEMPLATE
 from verifiers.v1.gepa.runner import GEPAError, load_env, run_gepa
+from verifiers.v1.gepa.template import TEMPLATE
 from verifiers.v1.utils.trace_store import read_episodes
 from verifiers_gepa import GEPAConfig
 from verifiers_gepa.endpoint import Endpoint

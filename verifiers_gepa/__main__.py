@@ -19,5 +19,12 @@ def main() -> int:
     return gepa() or 0
 
 
+def aggregate() -> int:
+    """The `gepa-aggregate` command."""
+    from verifiers.v1.cli.gepa_aggregate import main as gepa_aggregate
+
+    return gepa_aggregate()
+
+
 if __name__ == "__main__":
     sys.exit(main())

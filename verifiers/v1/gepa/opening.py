@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 STEP = "the seed prompt's val pass"
 
 
-def run_seed_pass(adapter: GEPAAdapter, prompt: str) -> list[Task]:
+def run_seed_pass(adapter: GEPAAdapter, prompt: str, minibatch: int) -> list[Task]:
     """Measure the seed prompt on val, hand the scores to the adapter, and return the val tasks that
     are left. Raises `Fault` where too many of them can't be measured."""
     rollouts, unmeasured = adapter.rollouts, adapter.unmeasured
@@ -49,7 +49,23 @@ def run_seed_pass(adapter: GEPAAdapter, prompt: str) -> list[Task]:
         scores[task_idx(task)] = score
         adapter.seed_pass[task_idx(task)] = mine
     unmeasured.start(scores)
+    _warn_of_blindness(adapter, minibatch, list(scores.values()))
     return [task for task in tasks if task_idx(task) in scores]
+
+
+def _warn_of_blindness(adapter: GEPAAdapter, minibatch: int, scores: list[float]) -> None:
+    """Warn where the search can hardly tell a better prompt from a worse one."""
+    values = set(scores)
+    if len(values) == 1 and len(scores) > 1:
+        adapter.unmeasured.warn(
+            f"the seed prompt scores {scores[0]:g} on every val task: if that is not what it is "
+            "worth, look at the reward; a graded one guides the search better"
+        )
+    if minibatch == 1 and len(values) <= 2:
+        adapter.unmeasured.warn(
+            "a minibatch of 1 with a reward of two values accepts by luck: raise "
+            "--reflection-minibatch-size"
+        )
 
 
 def _pilots(adapter: GEPAAdapter, jobs: list[Job], tasks: int) -> list[Measurement]:

@@ -223,6 +223,7 @@ class Rollouts:
         return Measurement(score, "", occurrence, outcome.episode)
 
     async def _attempt(self, job: Job, occurrence: int, number: int) -> _Attempt:
+        # The place is held until the line is written: what a kill can lose is what is in flight.
         async with self.throttle.slot() as place:
             if self._broken is not None:
                 raise self._broken
@@ -232,13 +233,20 @@ class Rollouts:
             finally:
                 self.endpoints.free(endpoint)
             verdict = judge_episode(episode)
-            self.endpoints.report(endpoint, verdict)
             if verdict.kind == "permanent":
                 self._broken = Fault(
                     f"task {job.task.data.idx} could not be measured: {verdict.cause} "
                     f"({self.endpoints.names})"
                 )
+            self.endpoints.report(endpoint, verdict)
             self._adapt(place, episode, verdict)
+            await self._record(job, episode, verdict, occurrence, number)
+        return _Attempt(episode, verdict)
+
+    async def _record(
+        self, job: Job, episode: Episode, verdict: Verdict, occurrence: int, number: int
+    ) -> None:
+        """Write the episode, then count it."""
         for role, usage in episode_usage(episode):
             self.budget.count_tokens(role, usage)
         measured = verdict.kind == "measured"
@@ -262,7 +270,6 @@ class Rollouts:
                 self._count(job, measured)
             raise
         self._count(job, measured)
-        return _Attempt(episode, verdict)
 
     async def _episode(self, job: Job, endpoint: int) -> Episode:
         (slot,) = self.env.slots(job.task.with_system_prompt(job.prompt))

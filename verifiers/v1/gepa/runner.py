@@ -271,11 +271,12 @@ def _phases(run: Run, serving: Held) -> Ending:
     if config.preflight and not config.resume:
         drive.run(check_endpoints(config))
     drive.run(serving.open())
-    val = run_seed_pass(adapter, plan.seed_prompt)
+    minibatch = min(config.reflection_minibatch_size, len(plan.split.train))
+    val = run_seed_pass(adapter, plan.seed_prompt, minibatch)
     split = dataclasses.replace(plan.split, val=val)
     if run_dir is not None:
         write_json(run_dir / SPLITS_FILE, plan.split.record(val))
-    stop = _search(run, split, started)
+    stop = _search(run, split, minibatch, started)
     budget = adapter.rollouts.budget
     if config.resume and budget.charged == budget.replayed and stop.reason == "budget":
         logger.info(
@@ -292,10 +293,9 @@ def _phases(run: Run, serving: Held) -> Ending:
     return Ending("finished", stop.reason, str(stop))
 
 
-def _search(run: Run, split: Split, started: float) -> SearchStopped:
+def _search(run: Run, split: Split, minibatch: int, started: float) -> SearchStopped:
     """gepa's search. What it found is in `progress.state`; returned is why it stopped."""
     config = run.config
-    minibatch = min(config.reflection_minibatch_size, len(split.train))
     proposal = 2 * minibatch * config.rollouts_per_task
     try:
         optimize(
