@@ -28,9 +28,7 @@ def result(folder: Path, seed: int, differences: list[float], **changes: Any) ->
         "deployed_mean": 0.25 + float(np.mean(differences)) if differences else None,
         "deployed_candidate": 1,
         "num_test": len(differences),
-        "test": [
-            {"idx": i, "baseline": 0.25, "deployed": 0.25 + d} for i, d in enumerate(differences)
-        ],
+        "test": scores,
         **changes,
     }
     name = "-".join([*made["cell"].values(), str(seed)])
