@@ -32,6 +32,10 @@ def unsteady() -> Callable[[Request], str]:
     return student
 
 
+def always(reply: str) -> Callable[[Request], str]:
+    return lambda _: reply
+
+
 def test_a_minibatch_that_repeats_a_task_replays(tmp_path: Path) -> None:
     """gepa fills an epoch up by repeating tasks: 3 train tasks in minibatches of 2."""
     base = ["board-v1", "--local", "-m", "student", "--num-train", "3", "--num-val", "4"]
@@ -140,8 +144,7 @@ def test_an_endpoint_that_moved_is_taken_from_the_environment(
         "GOOD too": ["@", saved, "--resume", "--max-total-rollouts", "16"],
     }
     for text, command in commands.items():
-        reply = fenced(f"Answer. {text}")
-        with scripted(teacher=lambda _, reply=reply: reply) as endpoint:
+        with scripted(teacher=always(fenced(f"Answer. {text}"))) as endpoint:
             monkeypatch.setenv("TASK_ENDPOINTS", endpoint.url)
             monkeypatch.setenv("REFLECTION_MODEL_BASE_URL", endpoint.teacher_url)
             assert main(command) == 0
