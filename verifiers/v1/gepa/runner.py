@@ -12,7 +12,6 @@ import logging
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -38,12 +37,11 @@ from verifiers.v1.gepa.reflection import Reflection
 from verifiers.v1.gepa.replay import Divergence, Replay
 from verifiers.v1.gepa.report import (
     Outcome,
-    Status,
     log_outcome,
-    result_object,
     write_outcome,
 )
 from verifiers.v1.gepa.rollouts import Rollouts
+from verifiers.v1.gepa.run import Ending, Plan, Run, outcome_of, pool
 from verifiers.v1.gepa.rundir import locked, write_config, write_json
 from verifiers.v1.gepa.stops import stop_check
 from verifiers.v1.gepa.unmeasured import Unmeasured
@@ -67,38 +65,6 @@ class RunInterrupted(Interrupted):
     def __init__(self, signum: int, outcome: Outcome) -> None:
         super().__init__(signum)
         self.outcome = outcome
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run will work on, known before anything is spent."""
-
-    split: Split
-    seed_prompt: str
-    warnings: list[str]
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How the search ended."""
-
-    status: Status
-    reason: str
-    message: str
-    error: BaseException | None = None
-
-
-@dataclass(frozen=True)
-class Run:
-    """The parts of a run."""
-
-    config: GEPAConfig
-    plan: Plan
-    adapter: GEPAAdapter
-    reflection: Reflection
-    progress: Progress
-    found: Evaluation
-    """What the phases after the search find."""
 
 
 def load_env(config: GEPAConfig) -> vf.Env:
@@ -223,7 +189,7 @@ def _optimize(
             drive.finish(teardown())
         except Exception as error:  # noqa: BLE001 - the outcome is written whatever it was
             logger.warning("the teardown failed: %s: %s", type(error).__name__, error)
-    outcome = _outcome(ending, run)
+    outcome = outcome_of(ending, run)
     if replay.used_up:
         return _write(outcome, ending, run)
     # Cut short before it had caught up with its record: what stands there knows more.
@@ -285,7 +251,7 @@ def _phases(run: Run, serving: Held) -> Ending:
         )
     run.progress.write_files()
     if config.phase != "optimize":
-        candidates, val_means, _ = _pool(run)
+        candidates, val_means, _ = pool(run)
         evaluator = Evaluator(config, split, adapter.rollouts, adapter.unmeasured, drive, run.found)
         evaluator.validate(candidates, val_means)
         if config.phase != "validate":
@@ -335,73 +301,3 @@ def _write(outcome: Outcome, ending: Ending, run: Run) -> tuple[Outcome, BaseExc
         message = f"the outcome could not be written: {error}"
         return dataclasses.replace(outcome, status="failed", message=message), error
     return outcome, ending.error
-
-
-def _outcome(ending: Ending, run: Run) -> Outcome:
-    config, adapter = run.config, run.adapter
-    rollouts, budget, throttle = (
-        adapter.rollouts,
-        adapter.rollouts.budget,
-        adapter.rollouts.throttle,
-    )
-    candidates, val_means, parents = _pool(run)
-    best = run.found.deployed
-    if best is None:
-        best = max(range(len(val_means)), key=val_means.__getitem__, default=0)
-    warnings = [*run.plan.warnings, *adapter.unmeasured.warnings]
-    if throttle.lowest < throttle.most:
-        warnings.append(
-            f"the endpoint throttled: at times only {throttle.lowest} rollouts were in flight"
-        )
-    for column in set(config.reflection_columns) - adapter.columns_seen:
-        warnings.append(f"--reflection-columns {column}: no trace and no task had it")
-    if "\r" in candidates[best]:
-        warnings.append(
-            "the prompt holds carriage returns; vf-eval drops them when it reads the prompt's file"
-        )
-    outcome = Outcome(
-        status=ending.status,
-        finish_reason=ending.reason,
-        message=ending.message,
-        best_system_prompt=candidates[best],
-        best_candidate=best,
-        candidates=candidates,
-        val_means=val_means,
-        parents=parents,
-        evaluation=run.found,
-        unvalidated=adapter.unvalidated,
-        rollouts={
-            "budget": budget.total,
-            "charged": budget.charged,
-            "attempted": budget.attempted,
-            "failed": budget.failed,
-            "replayed": budget.replayed,
-            "reused": budget.reused,
-            "uncharged": budget.uncharged,
-        },
-        proposals={
-            **run.reflection.counts,
-            "accepted": run.progress.accepted,
-            "rejected": run.progress.rejected,
-        },
-        tokens=budget.tokens,
-        endpoints=rollouts.endpoints.counts(),
-        dropped=adapter.unmeasured.dropped,
-        warnings=warnings,
-        run_dir=config.run_dir if config.save_results else None,
-    )
-    result = result_object(outcome, config, run.plan.split)
-    return dataclasses.replace(outcome, result=result)
-
-
-def _pool(run: Run) -> tuple[list[str], list[float], list[int | None]]:
-    """The candidates so far, their val means and their parents."""
-    state = run.progress.state
-    if state is None:
-        seed_mean = run.progress.seed_val_mean
-        return [run.plan.seed_prompt], [] if seed_mean is None else [seed_mean], [None]
-    return (
-        [candidate[COMPONENT] for candidate in state.program_candidates],
-        list(state.program_full_scores_val_set),
-        [ids[0] for ids in state.parent_program_for_candidate],
-    )

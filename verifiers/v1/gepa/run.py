@@ -1,0 +1,115 @@
+"""The parts of a run, and what they add up to."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
+from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.dataset import Split
+from verifiers.v1.gepa.evaluation import Evaluation
+from verifiers.v1.gepa.progress import Progress
+from verifiers.v1.gepa.reflection import Reflection
+from verifiers.v1.gepa.report import Outcome, Status, result_object
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run will work on, known before anything is spent."""
+
+    split: Split
+    seed_prompt: str
+    warnings: list[str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """The parts of a run."""
+
+    config: GEPAConfig
+    plan: Plan
+    adapter: GEPAAdapter
+    reflection: Reflection
+    progress: Progress
+    found: Evaluation
+    """What the phases after the search find."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the search ended."""
+
+    status: Status
+    reason: str
+    message: str
+    error: BaseException | None = None
+
+
+def outcome_of(ending: Ending, run: Run) -> Outcome:
+    """What the run came to, from what its parts know."""
+    config, adapter = run.config, run.adapter
+    rollouts, budget, throttle = (
+        adapter.rollouts,
+        adapter.rollouts.budget,
+        adapter.rollouts.throttle,
+    )
+    candidates, val_means, parents = pool(run)
+    best = run.found.deployed
+    if best is None:
+        best = max(range(len(val_means)), key=val_means.__getitem__, default=0)
+    warnings = [*run.plan.warnings, *adapter.unmeasured.warnings]
+    if throttle.lowest < throttle.most:
+        warnings.append(
+            f"the endpoint throttled: at times only {throttle.lowest} rollouts were in flight"
+        )
+    for column in set(config.reflection_columns) - adapter.columns_seen:
+        warnings.append(f"--reflection-columns {column}: no trace and no task had it")
+    if "\r" in candidates[best]:
+        warnings.append(
+            "the prompt holds carriage returns; vf-eval drops them when it reads the prompt's file"
+        )
+    outcome = Outcome(
+        status=ending.status,
+        finish_reason=ending.reason,
+        message=ending.message,
+        best_system_prompt=candidates[best],
+        best_candidate=best,
+        candidates=candidates,
+        val_means=val_means,
+        parents=parents,
+        evaluation=run.found,
+        unvalidated=adapter.unvalidated,
+        rollouts={
+            "budget": budget.total,
+            "charged": budget.charged,
+            "attempted": budget.attempted,
+            "failed": budget.failed,
+            "replayed": budget.replayed,
+            "reused": budget.reused,
+            "uncharged": budget.uncharged,
+        },
+        proposals={
+            **run.reflection.counts,
+            "accepted": run.progress.accepted,
+            "rejected": run.progress.rejected,
+        },
+        tokens=budget.tokens,
+        endpoints=rollouts.endpoints.counts(),
+        dropped=adapter.unmeasured.dropped,
+        warnings=warnings,
+        run_dir=config.run_dir if config.save_results else None,
+    )
+    result = result_object(outcome, config, run.plan.split)
+    return dataclasses.replace(outcome, result=result)
+
+
+def pool(run: Run) -> tuple[list[str], list[float], list[int | None]]:
+    """The candidates so far, their val means and their parents."""
+    state = run.progress.state
+    if state is None:
+        seed_mean = run.progress.seed_val_mean
+        return [run.plan.seed_prompt], [] if seed_mean is None else [seed_mean], [None]
+    return (
+        [candidate[COMPONENT] for candidate in state.program_candidates],
+        list(state.program_full_scores_val_set),
+        [ids[0] for ids in state.parent_program_for_candidate],
+    )
