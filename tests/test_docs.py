@@ -1,11 +1,12 @@
-"""The documentation, tried out: its commands and programs run, and its tables name what there is.
+"""The documentation, tried out: its commands and programs run, and a run is what it says.
 
 Commands run in this process (a process of their own would cost seconds each) against the scripted
 student and teacher, in the order of their page. URLs become those of the endpoint; runs whose size
-a page does not state are made small.
+a page does not state are made small, unless they go on with another.
 """
 
-import ast
+import contextlib
+import io
 import json
 import os
 import re
@@ -19,27 +20,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import AliasChoices, BaseModel
-from pydantic.fields import FieldInfo
 
-import verifiers.v1 as vf
 from verifiers.v1.cli.eval.main import main as vf_eval
 from verifiers.v1.cli.gepa import main
-from verifiers.v1.gepa.config import EnvironmentVariables, GEPAConfig, narrow
 from verifiers.v1.gepa.records import EXAMPLES_CHARS, RECORD_CHARS
-from verifiers.v1.gepa.sources import parse_config
-from verifiers_gepa.endpoint import Endpoint
+from verifiers_gepa.endpoint import Endpoint, Reply, Request, Respond
 from verifiers_gepa.scripted import scripted
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = ROOT / "docs"
+ENVIRONMENTS = sorted((ROOT / "environments").glob("*/README.md"))
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *ENVIRONMENTS]
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+MESSAGES = ROOT / "environments/support_intent_v1/support_intent_v1/messages.jsonl"
 
 NOT_RUN = {
     "make quickstart": "makes a virtual environment; what it runs in it is tried below",
     "make test": "makes a virtual environment and runs these tests",
     "pip install .": "test_packaging.py installs the package",
     "pip install ./environments/reverse_text_v1 ./environments/gsm8k_v1": "the same",
+    **{f"pip install ./environments/{page.parent.name}": "the same" for page in ENVIRONMENTS[1:]},
+    "gepa -h": "test_gepa_cli.py does, and it takes seconds",
+    "gepa support-intent-v1 -h": "the same",
 }
 """Commands that no test here runs, and why."""
 
@@ -79,21 +82,27 @@ def first_column(text: str) -> list[str]:
     return [name for row in ROW.finditer(text) for name in (row[1], row[3]) if name]
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, Endpoint]]:
+@contextlib.contextmanager
+def working_directory(where: Path, respond: Respond) -> Iterator[Endpoint]:
     """The working directory of a reader, with `configs/`, and the endpoint behind every URL."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    shutil.copytree(ROOT / "configs", tmp_path / "configs")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VF_RUN_ID", "docs")
-    with Endpoint(scripted()) as endpoint:
-        monkeypatch.setenv("TASK_ENDPOINTS", endpoint.url)
-        monkeypatch.setenv("REFLECTION_MODEL_BASE_URL", endpoint.teacher_url)
-        for file in (tmp_path / "configs").iterdir():
+    shutil.copytree(ROOT / "configs", where / "configs")
+    with pytest.MonkeyPatch.context() as patch, Endpoint(respond) as endpoint:
+        patch.chdir(where)
+        patch.setenv("VF_RUN_ID", "docs")
+        patch.setenv("TASK_ENDPOINTS", endpoint.url)
+        patch.setenv("REFLECTION_MODEL_BASE_URL", endpoint.teacher_url)
+        for file in (where / "configs").iterdir():
             file.write_text(URL.sub(endpoint.url, file.read_text("utf-8")), "utf-8")
-        yield tmp_path, endpoint
+        yield endpoint
     for number, handler in handlers.items():
         signal.signal(number, handler)  # vf-eval leaves its own
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[tuple[Path, Endpoint]]:
+    with working_directory(tmp_path, scripted()) as endpoint:
+        yield tmp_path, endpoint
 
 
 def localized(words: list[str], endpoint: Endpoint) -> list[str]:
@@ -116,16 +125,19 @@ def run(command: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> No
         if words[:3] == SIMULATED:
             words = words[words.index("gepa") :]
         before = len(endpoint.requests)
+        argv = words[1:]
         if words[0] == "vf-eval":
-            patch.setattr(sys, "argv", words)
-            vf_eval(words[1:])
+            if not any(word.startswith(("-n", "--select")) for word in argv):
+                argv += ["-n", "3", "--no-push"]
+            patch.setattr(sys, "argv", ["vf-eval", *argv])
+            vf_eval(argv)
         else:
             assert words[0] == "gepa", f"no test for: {command}"
-            argv = words[1:]
-            if not {"-h", "--dry-run", "configs/quickstart.toml"} & set(argv):
+            if not {"--resume", "--dry-run", "configs/quickstart.toml"} & set(argv):
                 argv += [word for flag in SMALL.items() if flag[0] not in argv for word in flag]
             assert main(argv) == 0, command
-            assert bool(endpoint.requests[before:]) != bool({"-h", "--dry-run"} & set(argv))
+            if "--resume" not in argv:
+                assert bool(endpoint.requests[before:]) != ("--dry-run" in argv)
     if found := re.search(r"--client.api-key-var (\w+)", command):
         sent = {r.headers["Authorization"] for r in endpoint.requests[before:] if not r.to_teacher}
         assert sent == {f"Bearer value of {found[1]}"}
@@ -136,7 +148,7 @@ def is_excerpt(program: str) -> bool:
     return any(program in file.read_text("utf-8") for file in (ROOT / "environments").rglob("*.py"))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_command_and_program_of_a_page_runs(
     page: Path, folder: tuple[Path, Endpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,12 +166,17 @@ def test_every_command_and_program_of_a_page_runs(
             assert main(["@", f"{number}.toml", "--dry-run"]) == 0
         else:
             assert language in ("text", "python")
-    # What the programs print is said to be a gain, or the same number twice.
+    # What the programs print is said to be a gain, the teacher's request, or the same twice.
     if "outcome" in names:
         assert names["outcome"].best_val_mean > names["outcome"].seed_val_mean
+    if "requests" in names:
+        assert "<current_prompt>" in names["requests"][0].user
     if "charged" in names:
         assert names["means"] == names["result"]["val_means"]
         assert names["charged"] == names["result"]["rollouts"]["charged"]
+    if "saved" in names:
+        counts = names["outcome"].rollouts
+        assert 100 < counts["replayed"] < counts["charged"] <= counts["budget"] == 160
 
 
 def test_what_is_not_run_is_still_there() -> None:
@@ -184,15 +201,19 @@ def test_the_make_targets(target: str) -> None:
     assert "pytest" in last if target == "test" else last.endswith("gepa @ configs/quickstart.toml")
 
 
-@pytest.fixture
-def quickstart(
-    folder: tuple[Path, Endpoint], capsysbinary: pytest.CaptureFixture[bytes]
-) -> tuple[Path, bytes, str]:
-    """The quickstart's run directory, and what it printed on stdout and stderr."""
-    assert main(["@", "configs/quickstart.toml"]) == 0
-    (run_dir,) = (folder[0] / "outputs").iterdir()
-    out, err = capsysbinary.readouterr()
-    return run_dir, out, err.decode()
+@pytest.fixture(scope="module")
+def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, str]:
+    """The quickstart's working directory, and what it printed on stdout and stderr."""
+    where = tmp_path_factory.mktemp("quickstart")
+    out, err = io.TextIOWrapper(io.BytesIO()), io.StringIO()
+    seen = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with working_directory(where, scripted()), seen[0], seen[1]:
+        # Twice: a run directory is not in the way of the next run.
+        assert main(["@", "configs/quickstart.toml", "--run.name", "first"]) == 0
+        printed = out.buffer.getvalue(), err.getvalue()
+        assert main(["@", "configs/quickstart.toml", "--max-reflections", "1"]) == 0
+    assert len(list((where / "outputs").iterdir())) == 2
+    return where, *printed
 
 
 def test_the_quickstart_prints_what_the_readme_shows(quickstart: tuple[Path, bytes, str]) -> None:
@@ -205,40 +226,93 @@ def test_the_quickstart_prints_what_the_readme_shows(quickstart: tuple[Path, byt
     assert out.decode() == prompt.removesuffix("\n")
 
 
-def test_the_quickstart_gets_better_ends_by_its_budget_and_runs_twice(
+def test_the_quickstart_gets_better_and_ends_by_its_budget(
     quickstart: tuple[Path, bytes, str],
 ) -> None:
-    result = json.loads((quickstart[0] / "result.json").read_bytes())
+    result = json.loads((quickstart[0] / "outputs/first/result.json").read_bytes())
     assert (result["status"], result["finish_reason"]) == ("finished", "budget")
     assert result["best_val_mean"] >= result["seed_val_mean"] + 0.3
-    assert main(["@", "configs/quickstart.toml"]) == 0
 
 
-def test_the_files_and_keys_of_a_run(quickstart: tuple[Path, bytes, str]) -> None:
-    run_dir, page = quickstart[0], ROOT / "docs/outputs.md"
-    files = {str(file.relative_to(run_dir)) for file in run_dir.rglob("*") if file.is_file()}
-    assert set(first_column(page.read_text("utf-8").split("\n## ")[0])) == files
-    assert set(first_column(section(ROOT / "README.md", "The run directory"))) == files
+def test_a_resume_of_another_run_is_refused_as_shown(
+    quickstart: tuple[Path, bytes, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(quickstart[0])
+    argv = ["@", "configs/quickstart.toml", "--run.name", "first", "--resume", "--seed", "1"]
+    assert main(argv) == 2
+    (shown,) = (block for kind, block in blocks(DOCS / "failures.md") if kind == "text")
+    assert capsys.readouterr().err.endswith(shown)
 
-    result = json.loads((run_dir / "result.json").read_bytes())
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run that lost one val task to the seed prompt and one to the next."""
+    rows = [json.loads(line)["text"] for line in MESSAGES.read_text("utf-8").splitlines()[:14]]
+    answer = scripted()
+
+    def respond(request: Request) -> Any:
+        is_seed = "\n" not in request.system
+        if not request.to_teacher and request.user == rows[13 if is_seed else 12]:
+            head = {"id": "", "object": "chat.completion", "created": 0, "model": "student"}
+            return Reply(body={**head, "choices": []})  # a fault that no harness tries again
+        return answer(request)
+
+    where = tmp_path_factory.mktemp("damaged")
+    with working_directory(where, respond):
+        argv = ["support-intent-v1", "-m", "student", "--num-train", "4", "--num-val", "10"]
+        argv += ["--num-test", "0", "--max-total-rollouts", "26", "--max-attempts", "1"]
+        assert main([*argv, "--max-dropped-fraction", "0.2", "--run.name", "damaged"]) == 0
+    return where / "outputs/damaged"
+
+
+def test_the_files_of_a_run(quickstart: tuple[Path, bytes, str], damaged: Path) -> None:
+    whole, page = quickstart[0] / "outputs/first", DOCS / "outputs.md"
+    for run_dir, more in ((damaged, set()), (whole, {"decisions.jsonl"})):
+        files = {str(file.relative_to(run_dir)) for file in run_dir.rglob("*") if file.is_file()}
+        files |= more
+        assert set(first_column(page.read_text("utf-8").split("\n## ")[0])) == files
+        assert set(first_column(section(ROOT / "README.md", "The run directory"))) == files
+    artifacts = json.loads((damaged / "result.json").read_bytes())["artifacts"]
+    assert {f"outputs/damaged/{name}" for name in files} - set(artifacts.values()) == {
+        f"outputs/damaged/{name}" for name in (".lock", "identity.json", "result.json")
+    }
+
+
+def test_the_keys_of_a_runs_files(quickstart: tuple[Path, bytes, str], damaged: Path) -> None:
+    page, run_dir = DOCS / "outputs.md", quickstart[0] / "outputs/first"
+    result = json.loads((damaged / "result.json").read_bytes())
     nested = ("rollouts", "proposals", "artifacts", "commands", "versions")
     keys = [*result, *(f"{key}.{inner}" for key in nested for inner in result[key])]
     assert sorted(first_column(section(page, "result.json"))) == sorted(keys)
-    assert set(result["artifacts"].values()) == {
-        f"{run_dir.relative_to(Path.cwd())}/{name}" for name in files - {"result.json"}
-    }
 
-    def first_line(name: str) -> dict[str, Any]:
-        line: dict[str, Any] = json.loads((run_dir / name).read_bytes().splitlines()[0])
-        return line
+    def lines(path: Path) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in path.read_bytes().splitlines()]
 
-    assert first_column(section(page, "traces.jsonl")) == [*first_line("traces.jsonl")["gepa"]]
-    reflection = first_line("reflections.jsonl")
-    assert first_column(section(page, "reflections.jsonl")) == [*reflection]
-    (task, *_) = json.loads((run_dir / "splits.json").read_bytes())["train"]
-    assert first_column(section(page, "splits.json")) == [*task, "same_as"]
-    parts = re.findall(r"^### (.+)$", reflection["prompt"], re.MULTILINE)
-    listed = section(ROOT / "docs/tasksets.md", "What the teacher sees")
+    episodes, exchanges = lines(run_dir / "traces.jsonl"), lines(run_dir / "reflections.jsonl")
+    assert first_column(section(page, "traces.jsonl")) == [*episodes[0]["gepa"]]
+    (failed, *_) = (e["gepa"] for e in lines(damaged / "traces.jsonl") if not e["gepa"]["charged"])
+    assert episodes[0]["gepa"].keys() - failed.keys() == {"score"}
+    assert first_column(section(page, "reflections.jsonl")) == [*exchanges[0]]
+    assert set(re.findall(r"`(\w+)` is", section(page, "reflections.jsonl"))) < set(
+        exchanges[0]["answer"]
+    )
+    dropped, given_up = lines(damaged / "decisions.jsonl")
+    assert (dropped["decision"], given_up["decision"]) == ("dropped", "given up")
+    assert first_column(section(page, "decisions.jsonl")) == [*given_up]
+    splits = json.loads((damaged / "splits.json").read_bytes())
+    assert first_column(section(page, "splits.json")) == [*splits["train"][0], "same_as"]
+    assert splits["dropped"] == result["dropped"] == [13]
+    for name in splits:
+        assert f"`{name}`" in section(page, "splits.json")
+
+
+def test_the_parts_of_a_record(quickstart: tuple[Path, bytes, str]) -> None:
+    reflections = (quickstart[0] / "outputs/first/reflections.jsonl").read_bytes()
+    prompt = json.loads(reflections.splitlines()[0])["prompt"]
+    listed = section(DOCS / "tasksets.md", "What the teacher sees")
+    parts = re.findall(r"^### (.+)$", prompt, re.MULTILINE)
     assert set(parts) <= set(re.findall(r"^\| ([A-Z][a-z ]+) \|", listed, re.MULTILINE))
     for size in (RECORD_CHARS, EXAMPLES_CHARS):
         assert f"{size:,} characters" in listed or f"{size:,}." in listed
@@ -249,85 +323,3 @@ def test_every_config_plans(file: Path, folder: tuple[Path, Endpoint]) -> None:
     taskset = [] if "[taskset]" in file.read_text("utf-8") else ["support-intent-v1"]
     assert main([*taskset, "@", str(file), "--dry-run"]) == 0
     assert folder[1].requests == []
-
-
-def leaves(name: str, info: FieldInfo) -> Iterator[tuple[str, str, str]]:
-    """Name, short flag and default, as the tables have them, of a field and those inside it."""
-    default = info.get_default(call_default_factory=True)
-    if name == "agent.runtime":
-        default = {"type": default.type}  # every type has options of its own
-    if isinstance(default, BaseModel):
-        for inner, field in type(default).model_fields.items():
-            for path, short, _ in leaves(f"{name}.{inner}", field):
-                yield path, short, rendered(default, path.removeprefix(f"{name}."))
-        return
-    alias = info.validation_alias
-    choices = alias.choices if isinstance(alias, AliasChoices) else []
-    short = next((f"-{choice}" for choice in choices if len(str(choice)) == 1), "")
-    yield name, short, as_text(default)
-
-
-def rendered(model: BaseModel, path: str) -> str:
-    value: Any = model
-    for key in path.split("."):
-        value = getattr(value, key)
-    return as_text({"type": value.type} if path == "runtime" else value)
-
-
-def as_text(value: Any) -> str:
-    return "None" if value is None else json.dumps(str(value) if isinstance(value, Path) else value)
-
-
-@pytest.mark.parametrize(("title", "own"), [("The run", True), ("The environment", False)])
-def test_the_tables_of_options_name_every_option_and_its_default(title: str, own: bool) -> None:
-    run_fields = GEPAConfig.model_fields.keys() - vf.EnvConfig.model_fields.keys()
-    expected = [
-        leaf
-        for name, info in narrow(GEPAConfig, "", "").model_fields.items()
-        if (name in run_fields) == own
-        for leaf in leaves(name, info)
-    ]
-    rows = ROW.findall(section(ROOT / "docs/configuration.md", title))
-    assert sorted((name, short, default) for name, short, _, default in rows) == sorted(expected)
-
-
-def test_the_table_of_environment_variables() -> None:
-    listed = first_column(section(ROOT / "docs/configuration.md", "Environment variables"))
-    assert listed == [name.upper() for name in EnvironmentVariables.model_fields]
-
-
-def test_the_two_spellings_that_are_said_to_be_equal(folder: tuple[Path, Endpoint]) -> None:
-    texts = [block for kind, block in blocks(ROOT / "docs/configuration.md") if kind == "toml"]
-    configs = []
-    for number, text in enumerate(texts):
-        file = folder[0] / f"{number}.toml"
-        file.write_text(text, "utf-8")
-        configs.append(parse_config(["@", str(file)])[0].model_dump(exclude={"run"}))
-    assert len(configs) == 2
-    assert configs[0] == configs[1]
-
-
-def test_the_table_of_modules_is_complete_and_in_the_order_of_imports() -> None:
-    home = ROOT / "verifiers/v1/gepa"
-    modules = first_column(section(ROOT / "docs/architecture.md", "Modules"))
-    assert sorted(modules) == sorted(f.name for f in home.glob("*.py") if f.stem != "__init__")
-    for position, module in enumerate(modules):
-        for node in ast.walk(ast.parse((home / module).read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-                "verifiers.v1.gepa."
-            ):
-                assert f"{(node.module or '').rsplit('.', 1)[1]}.py" in modules[:position], module
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_within_the_repository_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text("utf-8")):
-        path, _, anchor = target.partition("#")
-        if "://" in target:
-            continue
-        file = page.parent / path if path else page
-        assert file.exists(), target
-        if anchor:
-            titles = re.findall(r"^#+ (.+)$", file.read_text("utf-8"), re.MULTILINE)
-            slugs = [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
-            assert anchor in slugs, target
