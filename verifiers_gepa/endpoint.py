@@ -13,6 +13,7 @@ completion.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import inspect
 import json
@@ -216,8 +217,9 @@ class Endpoint:
             response.content_type = "text/html" if page else "application/json"
             response.content_length = len(payload)
         response.headers.update(reply.headers)
-        await response.prepare(http)
-        await response.write(payload[: reply.cut])
+        with contextlib.suppress(ConnectionError):  # a caller that was killed meanwhile
+            await response.prepare(http)
+            await response.write(payload[: reply.cut])
         if reply.cut is not None:
             _abort(http)
         return response

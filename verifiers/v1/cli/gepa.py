@@ -18,8 +18,7 @@ from verifiers.v1.gepa.checks import check_single_agent
 from verifiers.v1.gepa.config import GEPAConfig, narrow
 from verifiers.v1.gepa.mistakes import explain
 from verifiers.v1.gepa.report import Outcome
-from verifiers.v1.gepa.rundir import write_config
-from verifiers.v1.gepa.runner import GEPAError, RunInterrupted, load_env, plan_run, run_gepa
+from verifiers.v1.gepa.runner import GEPAError, RunInterrupted, dry_run, load_env, run_gepa
 from verifiers.v1.gepa.sources import named_ids, parse_config, read_sources
 from verifiers.v1.utils.logging import LIBRARY_LOGGER, setup_logging
 
@@ -57,8 +56,7 @@ def main(argv: list[str] | None = None) -> int:
         check_single_agent(config)
         env = load_env(config)
         if config.dry_run:
-            plan_run(env, config)
-            logger.info("dry run: the config is valid, written to %s", write_config(config))
+            dry_run(env, config)
             return 0
         outcome = run_gepa(env, config)
         _print_outcome(outcome, config)

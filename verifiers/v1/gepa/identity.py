@@ -13,6 +13,7 @@ from typing import Any
 
 import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import NAMES, Split
 from verifiers.v1.gepa.files import IDENTITY_FILE
@@ -39,6 +40,9 @@ def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str
         if name not in OWN_FIELDS and name not in FREE_FIELDS
     }
     env["taskset"].pop("system_prompt")  # its text is the seed prompt
+    for judge in env["taskset"]["task"]["judges"]:
+        for free in BaseClientConfig.model_fields:
+            judge.pop(free, None)
     for name in agent_config_fields(config):
         for free in ("client", "retries"):
             env[name].pop(free)

@@ -294,8 +294,8 @@ class Reflection:
             self._stop = SearchStopped(
                 "unusable_replies",
                 f"{MAX_UNUSABLE} replies of the teacher in a row held no proposal (the last: "
-                f"{reason}); read {REFLECTIONS_FILE}, then try another --reflection-model or a "
-                "larger --reflection-sampling.max-tokens",
+                f"{reason}); read {REFLECTIONS_FILE}, then start another run with another "
+                "--reflection-model or a larger --reflection-sampling.max-tokens",
             )
 
 

@@ -277,6 +277,8 @@ class Rollouts:
         return await self.env.run_slot(slot, self.endpoints.contexts[endpoint])
 
     def _adapt(self, place: int, episode: Episode, verdict: Verdict) -> None:
+        if verdict.kind == "permanent":  # a used-up quota is a 429 too
+            return
         if not was_throttled(episode):
             if verdict.kind == "measured":
                 self.throttle.succeeded()

@@ -91,10 +91,23 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     split = split_tasks(env.taskset, config)
     prompt = seed_prompt(split.tasks, config)
     warnings = checks.check_delivery(config, split)
-    logger.info("what it costs:\n%s", checks.check_budget(config, split))
+    table = checks.check_budget(config, split)
+    if not config.resume:
+        logger.info("what it costs:\n%s", table)
     for note in split.notes:
         logger.info("%s", note)
     return Plan(split, prompt, [*split.notes, *warnings])
+
+
+def dry_run(env: vf.Env, config: GEPAConfig) -> None:
+    """Do all that can be done before anything is sent: check the run, and write its config (of a
+    run to go on with, check that it is the same one, and write nothing). Raises as `run_gepa`."""
+    plan = plan_run(env, config)
+    if config.resume:
+        check_identity(config.run_dir, run_identity(config, plan.split, plan.seed_prompt))
+        logger.info("dry run: %s can be gone on with", config.run_dir)
+    elif config.save_results:
+        logger.info("dry run: the config is valid, written to %s", write_config(config))
 
 
 def run_gepa(env: vf.Env, config: GEPAConfig) -> Outcome:
@@ -105,7 +118,8 @@ def run_gepa(env: vf.Env, config: GEPAConfig) -> Outcome:
     already runs (a notebook), it works in a thread of its own; there SIGTERM stays the caller's,
     and a `KeyboardInterrupt` ends the run in order.
 
-    Raises `ConfigError` or `SplitError` before anything is spent, `GEPAError` where the run can't
+    Raises `ConfigError`, `SplitError`, and for a resume `IdentityError` or `RecordError`, before
+    anything is spent, `GEPAError` where the run can't
     go on, `RunInterrupted` (a `KeyboardInterrupt`) after a signal; the last two leave the best
     prompt so far in the run directory.
     """
@@ -234,7 +248,7 @@ def _phases(run: Run, serving: Held) -> Ending:
     started = time.monotonic()
     config, plan, adapter = run.config, run.plan, run.adapter
     drive, run_dir = adapter.drive, adapter.rollouts.journal.run_dir
-    if config.preflight and not config.resume:
+    if config.preflight and adapter.rollouts.replay.charged == 0:
         drive.run(check_endpoints(config))
     drive.run(serving.open())
     minibatch = min(config.reflection_minibatch_size, len(plan.split.train))

@@ -1,7 +1,7 @@
 """How many things may be in flight, adapted to what the other side bears.
 
-Additive increase, multiplicative decrease, as TCP does it: a refusal for going too fast halves the
-limit, steady success raises it again by one per round of the limit, up to where it began. Refusals
+A refusal for going too fast halves the limit, steady success raises it again by a quarter per round
+of the limit, up to where it began. Refusals
 of what was already in flight when the limit was halved say nothing new and don't halve it again.
 """
 
@@ -62,7 +62,7 @@ class Throttle:
         self._successes += 1
         if self._successes >= self.limit:
             self._successes = 0
-            self.limit += 1
+            self.limit = min(self.most, self.limit + max(1, self.limit // 4))
             self._wake()
 
     def _wake(self) -> None:
