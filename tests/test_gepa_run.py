@@ -94,7 +94,7 @@ def test_the_hosts_reader_reads_the_journal(tmp_path: Path) -> None:
     assert episodes[0].group.id == f"optimize/val/{prompt_digest('Answer.')[:12]}"
 
 
-@pytest.mark.parametrize("budget", range(4, 21))
+@pytest.mark.parametrize("budget", range(4, 25))
 def test_the_budget_is_a_hard_cap_that_is_spent_on_whole_batches(
     tmp_path: Path, budget: int
 ) -> None:

@@ -14,9 +14,12 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         print(f"verifiers-gepa {__version__}")
         return 0
-    from verifiers.v1.cli.gepa import main as gepa
+    try:
+        from verifiers.v1.cli.gepa import main as gepa
 
-    return gepa() or 0
+        return gepa()
+    except KeyboardInterrupt:  # while the imports took their seconds
+        return 130
 
 
 def aggregate() -> int:

@@ -15,14 +15,14 @@ __all__ = ["BoardTaskset"]
 
 class BoardData(vf.TaskData):
     gold: str = "right"
-    blob: bytes = b""
+    tags: set[str] = Field(default_factory=set)
 
 
 class BoardTaskConfig(vf.TaskConfig):
     low: float = 0.0
     high: float = 1.0
     """What a wrong and a right answer are worth."""
-    broken: Literal["", "nan", "inf", "none", "raise", "judge"] = ""
+    broken: Literal["", "nan", "inf", "none", "raise", "judge", "exit", "surrogate", "print"] = ""
     """What the reward does instead of scoring, ..."""
     broken_on: list[str] = Field(default_factory=list)
     """... on these questions (none: on all)."""
@@ -37,11 +37,19 @@ class BoardTask(vf.Task[BoardData, vf.State, BoardTaskConfig]):
         trace.info["feedback"] = f"expected the word {self.data.gold!r}"
         broken_on = self.config.broken_on
         if self.config.broken and (not broken_on or self.data.prompt in broken_on):
-            return await self._break()
+            return await self._break(trace)
         right = trace.last_reply == self.data.gold
         return self.config.high if right else self.config.low
 
-    async def _break(self) -> Any:
+    async def _break(self, trace: vf.Trace) -> Any:
+        if self.config.broken == "exit":
+            raise SystemExit(5)
+        if self.config.broken == "surrogate":
+            trace.info["feedback"] = "half a pair: \ud83d"
+            return 1.0
+        if self.config.broken == "print":
+            print("scored")
+            return float(trace.last_reply == self.data.gold)
         if self.config.broken == "judge":
             judge: vf.Judge = vf.Judge(
                 vf.JudgeConfig(base_url=self.config.judge_url, model="judge")
@@ -87,5 +95,6 @@ class BoardTaskset(vf.Taskset[BoardTask, BoardConfig]):  # type: ignore[type-var
         system = {"same": "Answer.", "none": None, "different": f"Answer {number}."}
         text = f"question {number}"
         prompt = [vf.UserMessage(content=text)] if self.config.messages else text
-        data = BoardData(prompt=prompt, system_prompt=system[self.config.system])
+        tags = {"easy", "short", f"n{number}", "text"}
+        data = BoardData(prompt=prompt, system_prompt=system[self.config.system], tags=tags)
         return BoardTask(data, self.config.task)

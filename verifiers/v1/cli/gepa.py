@@ -6,6 +6,7 @@ is 0 for a run that finished, 2 for an error (one line says what and what to do)
 number for one that was interrupted.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -54,11 +55,12 @@ def main(argv: list[str] | None = None) -> int:
         for note in notes:
             logger.info("%s", note)
         check_single_agent(config)
-        env = load_env(config)
-        if config.dry_run:
-            dry_run(env, config)
-            return 0
-        outcome = run_gepa(env, config)
+        with contextlib.redirect_stdout(sys.stderr):  # what a taskset prints is no prompt
+            env = load_env(config)
+            if config.dry_run:
+                dry_run(env, config)
+                return 0
+            outcome = run_gepa(env, config)
         _print_outcome(outcome, config)
     except GEPAError as error:  # the run has said why, in its last line
         if config.json_:

@@ -83,5 +83,5 @@ class Budget:
         if usage is None:
             return
         tokens = self.tokens.setdefault(role, {"input": 0, "output": 0})
-        tokens["input"] += usage.input_tokens
-        tokens["output"] += usage.completion_tokens
+        tokens["input"] += max(0, usage.input_tokens)
+        tokens["output"] += max(0, usage.completion_tokens)

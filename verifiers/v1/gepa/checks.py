@@ -3,6 +3,7 @@
 Each check raises `ConfigError` with one line that says what is wrong and what to do about it.
 """
 
+import json
 import logging
 import os
 import re
@@ -15,19 +16,23 @@ from rich.table import Table
 
 import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
-from verifiers.v1.configs.client import BaseClientConfig
+from verifiers.v1.configs.client import BaseClientConfig, resolve_api_key
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split
 from verifiers.v1.gepa.files import IDENTITY_FILE, OWN_FILES, RESULT_FILE, TRACES_FILE
+from verifiers.v1.gepa.identity import OWN_FIELDS
 from verifiers.v1.utils.loaders import harness_class
 from verifiers.v1.utils.prime import load_prime_config
 
 logger = logging.getLogger(__name__)
 
+ENV_FREE = {"timeout"}
+"""Fields in which an env and its run may differ."""
+
 CLEANED = OWN_FILES | {"logs", "gepa_state.bin", "generated_best_outputs_valset", "run_log.txt"}
 """What `--clean` may delete: our files, and those of the host's eval and GEPA."""
 
-SECRET_HEADER = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
+SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 
 LOCAL_HINT = (
     "run it in this process with --local, or choose --agent.runtime.type "
@@ -48,6 +53,21 @@ def check_single_agent(config: GEPAConfig) -> None:
             f"{config.env_id!r} runs {env_class.__name__}, a multi-agent env (agents: {roles}): "
             "only an env with one agent has the one system prompt that is optimized here"
         )
+
+
+def check_env(env: vf.Env, config: GEPAConfig) -> None:
+    """An env built from another config would run that one's tasks under this one's name."""
+    own = env.config.model_dump(mode="json", exclude=ENV_FREE)
+    ours = config.model_dump(mode="json", include=set(own))
+    for name, value in own.items():
+        if name == "taskset":
+            for block in (value, ours[name]):
+                block.pop("system_prompt", None)  # read here, see runner.load_env
+        if name in ours and value != ours[name] and name not in OWN_FIELDS:
+            raise ConfigError(
+                f"the env was built from another config than the run's: {name} differs; build it "
+                "with vf.load_environment(config)"
+            )
 
 
 def check_credentials(config: GEPAConfig) -> None:
@@ -73,27 +93,46 @@ def check_credentials(config: GEPAConfig) -> None:
 
 def check_secrets(config: GEPAConfig) -> None:
     """The config and every trace are written to files, with the clients' headers and URLs."""
-    clients: dict[str, BaseClientConfig | None] = {
-        "client": config.client,
-        "reflection-client": config.reflection_client,
-    }
+    clients: list[tuple[str, BaseClientConfig]] = [("client", one) for one in config.endpoints]
+    if config.reflection_client is not None:
+        clients.append(("reflection-client", config.reflection_client))
     for name, agent in agent_config_fields(config).items():
-        clients[f"{name}.client"] = agent.client
-    for flag, client in clients.items():
-        if client is None:
-            continue
+        if agent.client is not None:
+            clients.append((f"{name}.client", agent.client))
+    for flag, client in clients:
         for header in client.headers:
-            if SECRET_HEADER.search(header):
+            if SECRET_NAME.search(header):
                 raise ConfigError(
                     f"--{flag}.headers holds {header!r}, whose value would be written to the run's "
                     "files: put it into an environment variable and name that with "
                     f"--{flag}.headers-from-env"
                 )
-        if urlsplit(client.base_url).password:
+        url = urlsplit(client.base_url)
+        if url.username or url.password or SECRET_NAME.search(url.query):
             raise ConfigError(
-                f"--{flag}.base-url holds a password, which would be written to the run's files: "
-                f"send it as a header named in --{flag}.headers-from-env"
+                f"--{flag}.base-url holds a key or password, which would be written to the run's "
+                f"files: send it as a header named in --{flag}.headers-from-env"
             )
+        key = resolve_api_key(client)
+        if key != key.strip() or not key.isprintable():
+            raise ConfigError(
+                f"the key in {client.api_key_var} starts or ends with a blank or line break, which "
+                "no HTTP header can hold: strip it"
+            )
+    for flag in ("sampling", "reflection-sampling"):
+        extra = getattr(config, flag.replace("-", "_")).model_extra or {}
+        for name in extra:
+            if "headers" in name:
+                raise ConfigError(f"--{flag}.{name}: headers belong to the client, not to sampling")
+
+
+def check_numbers(config: GEPAConfig) -> None:
+    """A number that JSON has no form for would end the run when it is first written."""
+    for name, value in config.model_dump(mode="json").items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except ValueError as error:
+            raise ConfigError(f"{name} holds a number that is not finite") from error
 
 
 def check_delivery(config: GEPAConfig, split: Split) -> list[str]:

@@ -14,12 +14,20 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 from uuid import uuid4
 
-from pydantic import AliasChoices, Field, create_model, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    Field,
+    FiniteFloat,
+    create_model,
+    field_validator,
+    model_validator,
+)
 from pydantic_config import BaseConfig
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.client import ClientConfig
 from verifiers.v1.configs.env import TimeoutConfig
 from verifiers.v1.runtimes import PrimeConfig, SubprocessConfig
 from verifiers.v1.types import SamplingConfig
@@ -127,22 +135,22 @@ class GEPAConfig(vf.EnvConfig):
     """Stop after this many teacher calls."""
     max_tokens: int | None = Field(None, ge=1)
     """Stop before the iteration that starts with this many tokens spent by all roles together."""
-    max_minutes: float | None = Field(None, gt=0)
+    max_minutes: FiniteFloat | None = Field(None, gt=0)
     """Stop before the iteration that starts this long after the run (or its resume) did."""
     patience: int | None = Field(None, ge=1)
     """Stop after this many proposals in a row without a better val mean."""
-    perfect_score: float | None = None
+    perfect_score: FiniteFloat | None = None
     """The best score that a task can give, if there is one: stop when the val mean reaches it, and
     propose nothing from a minibatch where every task has it."""
 
     max_attempts: int = Field(3, ge=1)
     """Attempts per rollout and per teacher call, where the failure may pass."""
-    throttle_patience: float = Field(600.0, ge=0)
+    throttle_patience: FiniteFloat = Field(600.0, ge=0)
     """Seconds that one rollout or teacher call waits out an endpoint that says to slow down (429);
     such refusals are no failed attempts."""
     max_dropped_fraction: float = Field(0.1, ge=0, lt=1)
     """Share of a val pass that may turn out impossible to measure before the run stops."""
-    reflection_timeout: float | None = Field(600.0, gt=0)
+    reflection_timeout: FiniteFloat | None = Field(600.0, gt=0)
     """Seconds that a teacher call may take. None = no limit."""
     timeout: EpisodeTimeout = EpisodeTimeout()
     """Wall-clock limits: an episode that takes longer is a fault and is tried again. The agent's
@@ -195,6 +203,13 @@ class GEPAConfig(vf.EnvConfig):
             return value
         return {key: _parsed(item) for key, item in value.items()}
 
+    @field_validator("model", "reflection_model")
+    @classmethod
+    def _named(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("a model id can't be blank")
+        return value
+
     @field_validator("initial_prompt")
     @classmethod
     def _storable(cls, value: str | None) -> str | None:
@@ -217,7 +232,8 @@ class GEPAConfig(vf.EnvConfig):
         if self.run.name is None:
             harness = "+".join(dict.fromkeys(h.name for h in self.agent_harnesses().values()))
             parts = [self.env_id or "no-taskset", self.model, harness, uuid4().hex[:8]]
-            self.run.name = "--".join(parts).replace("/", "--").lower()
+            slug = "--".join([part[:60] for part in parts])
+            self.run.name = slug.replace("/", "--").lower()
         if self.run.dir is None:
             self.run.dir = self.run.name
         return self
@@ -229,10 +245,19 @@ class GEPAConfig(vf.EnvConfig):
         return self.output_dir / self.run.dir
 
     @property
-    def endpoints(self) -> list[vf.EvalClientConfig]:
-        """The student's endpoints, one per replica."""
+    def endpoints(self) -> list[ClientConfig]:
+        """The student's endpoints, one per replica; the agent's own where it names one."""
+        own = [agent.client for agent in agent_config_fields(self).values() if agent.client]
+        if own:
+            return [*own]
         urls = self.task_endpoints or [self.client.base_url]
         return [self.client.model_copy(update={"base_url": url}) for url in urls]
+
+    @property
+    def student(self) -> str:
+        """Model id of the student: the agent's own where it names one."""
+        own = [agent.model for agent in agent_config_fields(self).values() if agent.model]
+        return own[0] if own else self.model
 
     @property
     def teacher(self) -> tuple[str, vf.EvalClientConfig]:
@@ -270,33 +295,46 @@ def narrow(base: type[GEPAConfig], taskset_id: str, env_id: str) -> type[GEPACon
     return made
 
 
+ALIASES = {"m": "model", "c": "max_concurrent", "o": "output_dir", "v": "verbose"}
+
+
 def fold_env(data: dict[str, Any]) -> dict[str, Any]:
-    """Raw settings with their `env` block merged into the flat keys. Raises `ValueError` where one
-    setting is given both ways with different values."""
-    if data.get("env") is None:
-        return {key: value for key, value in data.items() if key != "env"}
-    block = data["env"]
+    """Raw settings with their `env` block merged into the flat keys and short names spelled out.
+    Raises `ValueError` where one setting is given in two ways with different values, or a block is
+    no block."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if key != "env":
+            flat = _merge(flat, {ALIASES.get(key, key): value}, (), "")
+    block = data.get("env")
     if isinstance(block, vf.EnvConfig):
         block = block.model_dump(exclude_unset=True)
-    if not isinstance(block, dict):
-        raise ValueError("env must be a block of settings")
-    flat = {key: value for key, value in data.items() if key != "env"}
-    return _merge(flat, block, ())
+    if block is not None:
+        if not isinstance(block, dict):
+            raise ValueError("env must be a block of settings")
+        block = {ALIASES.get(key, key): value for key, value in block.items()}
+        flat = _merge(flat, block, (), "env.")
+    for name in ("taskset", "agent"):
+        if isinstance(flat.get(name), str | int | float | list):
+            raise ValueError(f"{name} must be a block of settings, like {name}.id")
+    return flat
 
 
-def _merge(flat: dict[str, Any], block: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+def _merge(
+    flat: dict[str, Any], block: dict[str, Any], path: tuple[str, ...], prefix: str
+) -> dict[str, Any]:
     merged = dict(flat)
     for key, value in block.items():
         here = (*path, key)
         if key not in merged:
             merged[key] = value
         elif isinstance(value, dict) and isinstance(merged[key], dict):
-            merged[key] = _merge(merged[key], value, here)
+            merged[key] = _merge(merged[key], value, here, prefix)
         elif merged[key] != value:
             name = ".".join(here)
             raise ValueError(
                 f"{name} is set twice, with different values: {merged[key]!r} as {name} and "
-                f"{value!r} as env.{name}; drop one"
+                f"{value!r} as {prefix}{name}; drop one"
             )
     return merged
 
@@ -317,8 +355,9 @@ def with_environment(data: dict[str, Any]) -> dict[str, Any]:
     url = env.reflection_model_base_url
     if url and _sets_no(data.get("reflection_client"), "base_url"):
         data["reflection_client"] = {**(data.get("reflection_client") or {}), "base_url": url}
-    if env.reflection_model_id and data.get("reflection_model") is None:
-        data["reflection_model"] = env.reflection_model_id
+    teacher = (env.reflection_model_id or "").strip()
+    if teacher and data.get("reflection_model") is None:
+        data["reflection_model"] = teacher
     return data
 
 

@@ -8,10 +8,12 @@ having seen the answer.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.task import Task
@@ -64,8 +66,22 @@ class Split:
 def content_hash(task: Task) -> str:
     """SHA-256 of what the task is: its data without its position (which differs between copies)
     and without its system prompt (which the candidate replaces)."""
-    data = task.data.model_dump(mode="json", exclude_none=True, exclude={"idx", "system_prompt"})
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+    data = task.data.model_dump(exclude_none=True, exclude={"idx", "system_prompt"})
+    return hashlib.sha256(_canonical(data).encode()).hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    """JSON that is the same in every process: a set has no order of its own."""
+    if isinstance(value, Mapping):
+        items = sorted((json.dumps(str(key)), _canonical(item)) for key, item in value.items())
+        return "{" + ",".join(f"{key}:{item}" for key, item in items) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_canonical, value)) + "]"
+    if isinstance(value, set | frozenset):
+        return "[" + ",".join(sorted(map(_canonical, value))) + "]"
+    if isinstance(value, bytes):
+        return json.dumps(value.hex())
+    return json.dumps(to_jsonable_python(value, fallback=repr))
 
 
 def split_tasks(taskset: Taskset, config: GEPAConfig) -> Split:

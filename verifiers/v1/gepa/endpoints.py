@@ -29,7 +29,7 @@ class Endpoints:
 
     def __init__(self, config: GEPAConfig) -> None:
         self.contexts = [
-            ModelContext(client=client, model=config.model, sampling=config.sampling)
+            ModelContext(client=client, model=config.student, sampling=config.sampling)
             for client in config.endpoints
         ]
         count = len(self.contexts)

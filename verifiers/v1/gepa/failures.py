@@ -10,7 +10,7 @@ exception of the teacher's client.
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import httpx
@@ -64,6 +64,9 @@ class Verdict:
     scored: bool = True
 
 
+LARGEST_REWARD = 1e100
+"""Beyond it a mean of rewards may not be finite any more; no reward means that."""
+
 MEASURED = Verdict("measured")
 
 
@@ -102,15 +105,20 @@ def _judge_trace(trace: Trace) -> Verdict:
     if trace.stop_condition in ("setup_timeout", "finalize_timeout", "scoring_timeout"):
         stage = trace.stop_condition.removesuffix("_timeout")
         return Verdict("transient", f"the {stage} stage timed out")
-    answered = any(call.error is None for call in trace.calls)
-    if not answered and not _overflowed(trace):
-        if trace.stop_condition == "agent_timeout":
-            return Verdict("transient", "the rollout timed out before any model call was answered")
-        if trace.calls:
-            return _judge_recorded([call.error for call in trace.calls if call.error])
-        if trace.stop_condition == "agent_completed":
-            return Verdict("transient", "the harness ended without a model call")
-    return _judge_rewards(trace)
+    if any(call.error is None for call in trace.calls):
+        return _judge_rewards(trace)
+    if not trace.calls:
+        stop = trace.stop_condition
+        return Verdict("transient", f"no model call was made (the rollout ended by {stop})")
+    if trace.stop_condition == "agent_timeout":
+        return Verdict("transient", "the rollout timed out before any model call was answered")
+    error = trace.calls[-1].error
+    assert error is not None  # no call succeeded
+    if not _is_overflow(error.status_code, error.message):
+        return _judge_recorded([error])
+    # A prompt longer than the context window leaves no error on the trace, only on its call.
+    judged = _judge_rewards(trace)
+    return replace(judged, cause=_one_line(error.message)) if judged is MEASURED else judged
 
 
 def _judge_rewards(trace: Trace) -> Verdict:
@@ -119,15 +127,9 @@ def _judge_rewards(trace: Trace) -> Verdict:
     for name, reward in trace.rewards.items():
         if reward is None:
             return Verdict("transient", f"the reward {name!r} is missing")
-        if not math.isfinite(reward.value):
+        if not math.isfinite(reward.value) or abs(reward.value) > LARGEST_REWARD:
             return Verdict("transient", f"the reward {name!r} is {reward.value}")
     return MEASURED
-
-
-def _overflowed(trace: Trace) -> bool:
-    """A prompt longer than the context window leaves no error on the trace, only on its call."""
-    error = trace.calls[-1].error if trace.calls else None
-    return error is not None and _is_overflow(error.status_code, error.message)
 
 
 def _is_overflow(status: int | None, message: str) -> bool:

@@ -50,7 +50,7 @@ def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str
     parts = split.record()
     identity = {
         **env,
-        "model": config.model,
+        "model": config.student,
         "sampling": config.sampling.model_dump(mode="json", exclude_none=True),
         "teacher": {
             "model": config.teacher[0],
@@ -78,8 +78,8 @@ def check_identity(run_dir: Path, identity: dict[str, Any]) -> None:
     """Raise `IdentityError` with a line per field in which this run is not the recorded one."""
     path = run_dir / IDENTITY_FILE
     try:
-        recorded = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        recorded = dict(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
         raise IdentityError(f"--resume: {path} can't be read ({error}): not a run's") from error
     names = [name for name in {**recorded, **identity} if recorded.get(name) != identity.get(name)]
     if not names:

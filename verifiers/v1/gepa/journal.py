@@ -13,6 +13,7 @@ only a killed process can leave half of one, at the end, and `replay.py` drops t
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -86,9 +87,17 @@ class Journal:
         async with self._lock:
             try:
                 await append_episode(run_dir, recorded, self._writers_lock)
-            except (OSError, PydanticSerializationError) as error:
-                drop_torn_line(run_dir / TRACES_FILE)
-                raise _refused(error) from error
+            except PydanticSerializationError:
+                _make_storable(recorded)
+                await self._write_again(run_dir, recorded)
+            except OSError as error:
+                raise _refused(run_dir / TRACES_FILE, error) from error
+
+    async def _write_again(self, run_dir: Path, recorded: RecordedEpisode) -> None:
+        try:
+            await append_episode(run_dir, recorded, self._writers_lock)
+        except (OSError, PydanticSerializationError) as error:
+            raise _refused(run_dir / TRACES_FILE, error) from error
 
     def reflection(self, exchange: dict[str, Any]) -> None:
         """Append a teacher exchange."""
@@ -106,8 +115,7 @@ class Journal:
             with path.open("ab") as file:
                 file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         except OSError as error:
-            drop_torn_line(path)
-            raise _refused(error) from error
+            raise _refused(path, error) from error
 
 
 def drop_torn_line(path: Path) -> bool:
@@ -128,5 +136,27 @@ def drop_torn_line(path: Path) -> bool:
     return end < size
 
 
-def _refused(error: Exception) -> Fault:
+def _make_storable(episode: Episode) -> None:
+    """Replace what has no UTF-8 form in what a taskset noted on the traces (a lone surrogate,
+    bytes); it can't be written otherwise."""
+    for trace in episode.traces:
+        trace.info = _storable(trace.info)
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, bytes):
+        return f"[binary data, {len(value)} bytes]"
+    if isinstance(value, dict):
+        return {_storable(key): _storable(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_storable(item) for item in value]
+    return value
+
+
+def _refused(path: Path, error: Exception) -> Fault:
+    """Take back what may have been written of the line, and say what happened."""
+    with contextlib.suppress(OSError):
+        drop_torn_line(path)
     return Fault(f"the journal could not be written: {error}")

@@ -36,6 +36,7 @@ def run_seed_pass(adapter: GEPAAdapter, prompt: str, minibatch: int) -> list[Tas
     measured = rollouts.with_floor(measured)
     by_task = [measured[position :: len(tasks)] for position in range(len(tasks))]
 
+    _check_answers(measured)
     lost = [mine for mine in by_task if mean_score(mine) is None]
     if lost:
         gone = len(lost) + len(adapter.split.val) - len(tasks)
@@ -51,6 +52,17 @@ def run_seed_pass(adapter: GEPAAdapter, prompt: str, minibatch: int) -> list[Tas
     unmeasured.start(scores)
     _warn_of_blindness(adapter, minibatch, list(scores.values()))
     return [task for task in tasks if task_idx(task) in scores]
+
+
+def _check_answers(measured: list[Measurement]) -> None:
+    """Raise `Fault` where no rollout of the pass got an answer of the model: each may be a
+    measurement (a prompt too long, refused by a filter), all of them are a wrong setting."""
+    answered = [m for m in measured if m.score is not None]
+    if answered and all(measurement.cause for measurement in answered):
+        raise Fault(
+            f"the model answered none of the {len(answered)} rollouts of the seed prompt: "
+            f"{answered[0].cause}"
+        )
 
 
 def _warn_of_blindness(adapter: GEPAAdapter, minibatch: int, scores: list[float]) -> None:

@@ -17,6 +17,7 @@ from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.failures import MEASURED, Fault, Verdict, judge_error
+from verifiers.v1.gepa.privacy import keys_of, scrub
 from verifiers.v1.gepa.retries import retry_policy
 
 SECONDS = 60.0
@@ -28,7 +29,7 @@ async def check_endpoints(config: GEPAConfig) -> None:
     model, teacher = config.teacher
     replicas = config.endpoints
     await asyncio.gather(
-        *(_check("student", config.model, one, config, len(replicas) > 1) for one in replicas),
+        *(_check("student", config.student, one, config, len(replicas) > 1) for one in replicas),
         _check("teacher", model, teacher, config, True),
     )
 
@@ -62,8 +63,9 @@ async def _check(
     if unsure and (probe or answer.served == "unlisted"):
         answer = await ask(completion)
     if answer.verdict.kind != "measured":
+        cause = scrub(answer.verdict.cause, keys_of(config))
         raise Fault(
-            f"preflight: the {role} {model!r} does not answer: {answer.verdict.cause} "
+            f"preflight: the {role} {model!r} does not answer: {cause} "
             f"({client.base_url}; --no-preflight skips this)"
         )
 

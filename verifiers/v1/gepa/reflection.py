@@ -8,10 +8,13 @@ all proposals of an iteration are one gather on the run's loop.
 """
 
 import asyncio
+import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from gepa.proposer.reflective_mutation.reflection_lm import ReflectionJob, ReflectionProposal
@@ -26,6 +29,7 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.failures import MEASURED, Fault, Verdict, judge_error
 from verifiers.v1.gepa.files import REFLECTIONS_FILE
 from verifiers.v1.gepa.journal import Journal, prompt_digest
+from verifiers.v1.gepa.privacy import keys_of, scrub
 from verifiers.v1.gepa.proposals import NoProposal, extract_prompt
 from verifiers.v1.gepa.records import render_records, without
 from verifiers.v1.gepa.replay import Replay
@@ -80,6 +84,7 @@ class Teacher(Judge[str, JudgeConfig]):
         endpoint = client.model_dump(exclude={"type"})
         super().__init__(JudgeConfig(**endpoint, model=model, sampling=config.reflection_sampling))
         self._timeout = config.reflection_timeout
+        self._keys = keys_of(config)
         self._client: AsyncOpenAI | None = None
 
     async def ask(self, prompt: str) -> Answer:
@@ -97,7 +102,9 @@ class Teacher(Judge[str, JudgeConfig]):
         except TimeoutError:
             return Answer(Verdict("transient", f"no answer within {self._timeout:g} seconds"))
         except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
-            return Answer(judge_error(error), retry_after=_retry_after(error))
+            verdict = judge_error(error)
+            verdict = replace(verdict, cause=scrub(verdict.cause, self._keys))
+            return Answer(verdict, retry_after=_retry_after(error))
         if not isinstance(completion, ChatCompletion):
             return Answer(Verdict("transient", "the endpoint's answer is not a chat completion"))
         usage = _usage(completion)
@@ -131,10 +138,12 @@ def _text(message: Any) -> str | None:
 def _retry_after(error: Exception) -> float | None:
     if not isinstance(error, APIStatusError):
         return None
-    try:
-        return float(error.response.headers.get("retry-after", ""))
-    except ValueError:
-        return None
+    asked = error.response.headers.get("retry-after", "")
+    with contextlib.suppress(ValueError):
+        return float(asked)
+    with contextlib.suppress(ValueError, TypeError):  # the header's other form, a date
+        return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
+    return None
 
 
 class Reflection:

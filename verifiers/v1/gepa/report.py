@@ -29,6 +29,7 @@ from verifiers.v1.gepa.files import (
     TREE_FILE,
 )
 from verifiers.v1.gepa.identity import OWN_FIELDS
+from verifiers.v1.gepa.replay import RecordError, Replay
 from verifiers.v1.gepa.rundir import resume_command, write_json
 from verifiers.v1.utils.texts import write_text
 
@@ -161,6 +162,35 @@ def write_outcome(outcome: Outcome, config: GEPAConfig) -> None:
     write_json(outcome.run_dir / RESULT_FILE, outcome.result)
 
 
+def mark_unfinished(run_dir: Path, replay: Replay) -> None:
+    """Say in the result of a run that is gone on with that it is not finished, in case this process
+    is killed. Raises `RecordError` where the record holds less than the result has counted."""
+    path = run_dir / RESULT_FILE
+    if not path.exists():
+        return
+    try:
+        counted = int(json.loads(path.read_bytes())["rollouts"]["charged"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path} is broken ({error!r}): delete it to go on") from error
+    if counted > replay.charged:
+        raise RecordError(
+            f"{run_dir / TRACES_FILE} holds {replay.charged} of the {counted} rollouts that "
+            f"{RESULT_FILE} counted: it was cut or deleted; put it back, or start another run"
+        )
+    amend_result(run_dir, "interrupted", "killed", "a process that went on with the run was killed")
+
+
+def amend_result(run_dir: Path, status: Status, reason: str, message: str) -> None:
+    """Change how a run ended in its result, and nothing else. Raises `OSError`."""
+    path = run_dir / RESULT_FILE
+    if path.exists():
+        result = json.loads(path.read_bytes())
+        ending = {"status": status, "finish_reason": reason, "message": message}
+        invalid = [] if status == "finished" else [f"the run did not finish ({reason})"]
+        partial = {"partial": status != "finished", "valid_for_aggregation": not invalid}
+        write_json(path, {**result, **ending, **partial, "invalid_reasons": invalid})
+
+
 def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
     """Say how the run ended, what it found and where, and how to go on."""
     for warning in outcome.warnings:
@@ -224,7 +254,7 @@ def _cell(config: GEPAConfig, split: Split) -> dict[str, Any]:
     return {
         "taskset": config.taskset.id,
         "env": config.env_id,
-        "model": config.model,
+        "model": config.student,
         "harness": "+".join(dict.fromkeys(h.id for h in config.agent_harnesses().values())),
         "sampling": _digest(config.sampling.model_dump(mode="json", exclude_none=True)),
         "split": _digest(split.record()),

@@ -23,6 +23,7 @@ from verifiers.v1.gepa.dataset import content_hash
 from verifiers.v1.gepa.endpoints import Endpoints
 from verifiers.v1.gepa.failures import Fault, Verdict, judge_episode, was_throttled
 from verifiers.v1.gepa.journal import Journal, Phase, Stamp, prompt_digest
+from verifiers.v1.gepa.privacy import keys_of, scrub_errors
 from verifiers.v1.gepa.replay import Recorded, Replay
 from verifiers.v1.gepa.retries import retry_policy
 from verifiers.v1.task import Task
@@ -54,7 +55,7 @@ class Measurement:
     score: float | None
     """None where it could not be measured."""
     cause: str = ""
-    """Why not."""
+    """Why not; of a measured one, why no model call of it was answered."""
     occurrence: int = 0
     """How often the same prompt ran on the same task before."""
     source: Episode | Recorded | None = None
@@ -109,6 +110,7 @@ class Rollouts:
         self._attempts = config.max_attempts
         self._patience = config.throttle_patience
         self._causes: Counter[str] = Counter()
+        self._keys = keys_of(config)
         self._lowest = 0.0
         self._hashes: dict[int | None, str] = {}
         self.live_phases: tuple[Phase, ...] = PHASES if config.phase == "all" else (config.phase,)
@@ -163,8 +165,8 @@ class Rollouts:
         self.budget.replayed += 1
         self.budget.attempted += 1
         self._count(job, measured=True)
-        score = recorded.stamp.score
-        return occurrence, Measurement(score, "", occurrence, recorded, live=False)
+        stamp = recorded.stamp
+        return occurrence, Measurement(stamp.score, stamp.cause, occurrence, recorded, live=False)
 
     def _cached(self, key: tuple[Phase, str, str], occurrence: int) -> Measurement | None:
         """What another run stored of this rollout, in a phase that is not charged."""
@@ -220,7 +222,7 @@ class Rollouts:
         if self.cache is not None and job.phase != "optimize" and score is not None:
             key = (job.phase, prompt_digest(job.prompt), self.task_hash(job.task))
             self.cache.put(*key, occurrence, score)
-        return Measurement(score, "", occurrence, outcome.episode)
+        return Measurement(score, outcome.verdict.cause, occurrence, outcome.episode)
 
     async def _attempt(self, job: Job, occurrence: int, number: int) -> _Attempt:
         # The place is held until the line is written: what a kill can lose is what is in flight.
@@ -232,6 +234,7 @@ class Rollouts:
                 episode = await self._episode(job, endpoint)
             finally:
                 self.endpoints.free(endpoint)
+            scrub_errors(episode, self._keys)
             verdict = judge_episode(episode)
             if verdict.kind == "permanent":
                 self._broken = Fault(

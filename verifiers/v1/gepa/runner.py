@@ -22,6 +22,7 @@ import verifiers.v1 as vf
 from verifiers.v1.gepa import checks
 from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.budget import Budget, SearchStopped
+from verifiers.v1.gepa.checks import ConfigError
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, seed_prompt, split_tasks
 from verifiers.v1.gepa.evaluation import Evaluation, Evaluator
@@ -37,7 +38,9 @@ from verifiers.v1.gepa.reflection import Reflection
 from verifiers.v1.gepa.replay import Divergence, Replay
 from verifiers.v1.gepa.report import (
     Outcome,
+    amend_result,
     log_outcome,
+    mark_unfinished,
     write_outcome,
 )
 from verifiers.v1.gepa.rollouts import Rollouts
@@ -83,7 +86,9 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     """Check the run and choose its tasks and seed prompt; nothing is sent or written. Raises
     `ConfigError` or `SplitError` with one line that says what to change."""
     checks.check_single_agent(config)
+    checks.check_env(env, config)
     checks.check_credentials(config)
+    checks.check_numbers(config)
     checks.check_secrets(config)
     checks.check_run_dir(config)
     if config.taskset.system_prompt is not None:
@@ -123,6 +128,8 @@ def run_gepa(env: vf.Env, config: GEPAConfig) -> Outcome:
     go on, `RunInterrupted` (a `KeyboardInterrupt`) after a signal; the last two leave the best
     prompt so far in the run directory.
     """
+    if config.dry_run:
+        raise ConfigError("dry_run is set, and this would spend: unset it")
     drive = Drive()
     if not _in_loop():
         return _run(env, config, drive)
@@ -168,6 +175,7 @@ def _open_record(plan: Plan, config: GEPAConfig, run_dir: Path | None) -> Replay
     if config.resume:
         check_identity(run_dir, identity)
         replay = Replay.load(run_dir)
+        mark_unfinished(run_dir, replay)
         logger.info("going on with %s: %d rollouts and %d teacher replies", run_dir, *replay.left)
         write_config(config)
         return replay
@@ -195,18 +203,20 @@ def _optimize(
         ending = Ending("interrupted", str(stop) or "SIGINT", f"stopped by {stop}", stop)
     except (Fault, Divergence) as fault:
         ending = Ending("failed", "fault", str(fault), fault)
-    except Exception as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
         logger.debug("the run failed", exc_info=True)
         ending = Ending("failed", "fault", f"{type(error).__name__}: {error}", error)
     for teardown in (serving.close, run.reflection.teacher.aclose):
         try:
             drive.finish(teardown())
-        except Exception as error:  # noqa: BLE001 - the outcome is written whatever it was
+        except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001
             logger.warning("the teardown failed: %s: %s", type(error).__name__, error)
     outcome = outcome_of(ending, run)
     if replay.used_up:
         return _write(outcome, ending, run)
     # Cut short before it had caught up with its record: what stands there knows more.
+    if run_dir is not None:
+        amend_result(run_dir, status=ending.status, reason=ending.reason, message=ending.message)
     return outcome, ending.error
 
 

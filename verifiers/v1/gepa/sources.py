@@ -18,6 +18,7 @@ from pydantic_config import cli
 
 from verifiers.v1.configs.cli.eval import EvalConfig
 from verifiers.v1.gepa.config import EnvironmentVariables, GEPAConfig, env_ids, fold_env, narrow
+from verifiers.v1.gepa.files import CONFIG_FILE
 from verifiers.v1.utils.generic import deep_merge
 from verifiers.v1.utils.texts import is_text
 
@@ -42,6 +43,7 @@ def parse_config(argv: list[str]) -> tuple[GEPAConfig, list[str]]:
     _let_flags_switch(settings, flags)
     if "--resume" in flags:
         _let_endpoints_move(settings)
+        _stay_in_place(settings, argv)
     with tempfile.TemporaryDirectory() as folder:
         # The parser layers files under flags; what the files said goes to it as one file.
         path = Path(folder) / "settings.json"
@@ -106,6 +108,7 @@ def flat_flags(argv: list[str]) -> list[str]:
         else:
             flat += [*([] if name == "--env" else [name]), *values]
         key, equals, attached = name.partition("=")
+        key = key.replace("_", "-")
         value = [attached] if equals else [v for v in given if not v.startswith("-")]
         spelling, earlier = seen.setdefault(key, (flag, value))
         if spelling.partition("=")[0] != flag.partition("=")[0] and earlier != value:
@@ -172,10 +175,10 @@ def _read_file(path: Path) -> tuple[dict[str, Any], list[str]]:
         if path.suffix == ".json":
             settings = json.loads(data)
         elif path.suffix == ".toml":
-            settings = tomllib.loads(data.decode("utf-8"))
+            settings = tomllib.loads(data.decode("utf-8-sig"))
         else:
             raise SourceError(f"config file {path}: only .toml and .json files are read")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if isinstance(error, SourceError):
             raise
         raise SourceError(f"config file {path} is broken: {error}") from error
@@ -235,6 +238,17 @@ def _let_endpoints_move(settings: dict[str, Any]) -> None:
         _drop(settings, "client", "base_url")
     if env.reflection_model_base_url:
         _drop(settings, "reflection_client", "base_url")
+
+
+def _stay_in_place(settings: dict[str, Any], argv: list[str]) -> None:
+    """`gepa @ <run>/configs/resolved/gepa.json --resume` means the run that the file lies in, also
+    where that was copied or moved since."""
+    for token in argv:
+        path = Path(token.removeprefix("@"))
+        if path.name and path.match(CONFIG_FILE) and path.is_file():
+            run_dir = path.resolve().parents[2]
+            settings["output_dir"] = str(run_dir.parent)
+            settings["run"] = {"name": run_dir.name}
 
 
 def _drop(settings: dict[str, Any], block: str, key: str) -> None:

@@ -65,9 +65,17 @@ class Drive:
             raise Interrupted(self.signum) from None
 
     def finish(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run a teardown coroutine, which no signal cuts short."""
+        """Run a teardown coroutine, which no signal cuts short, and no task that exits: asyncio
+        stops the loop for a `SystemExit` in any of its tasks, once for each task it passes."""
         self._finishing = True
-        return self.run(main)
+        loop = self._runner.get_loop()
+        task = loop.create_task(self._tracked(main))
+        while True:
+            try:
+                return loop.run_until_complete(task)
+            except SystemExit:
+                if task.done():
+                    raise
 
     async def _tracked(self, main: Coroutine[Any, Any, T]) -> T:
         self._task = None if self._finishing else asyncio.current_task()
