@@ -85,7 +85,11 @@ MEASURED = {
 @pytest.mark.parametrize(("reply", "score"), MEASURED.values(), ids=MEASURED)
 def test_what_the_model_did_is_a_measurement(reply: Reply | str, score: float) -> None:
     played = episode(reply)
-    assert judge_episode(played) == Verdict("measured")
+    verdict = judge_episode(played)
+    assert (verdict.kind, verdict.scored) == ("measured", True)
+    refused = isinstance(reply, Reply) and reply.status >= 400
+    assert ("maximum context length" in verdict.cause) == refused
+    assert bool(verdict.cause) == refused
     assert played.traces[0].reward == score
 
 

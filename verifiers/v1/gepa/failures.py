@@ -80,13 +80,13 @@ def judge_episode(episode: Episode) -> Verdict:
     if not episode.traces:
         cause = _words(episode.errors) or "the episode ended without a trace"
         return Verdict("transient", cause)
-    for trace in episode.traces:
-        verdict = _judge_trace(trace)
-        if verdict is not MEASURED:
+    verdicts = [_judge_trace(trace) for trace in episode.traces]
+    for verdict in verdicts:
+        if verdict.kind != "measured":
             return verdict
     if not episode.ok:
         return Verdict("transient", _words(episode.errors) or "the episode failed")
-    return MEASURED
+    return min(verdicts, key=lambda verdict: (verdict.scored, not verdict.cause))
 
 
 def was_throttled(episode: Episode) -> bool:
@@ -107,11 +107,11 @@ def _judge_trace(trace: Trace) -> Verdict:
         return Verdict("transient", f"the {stage} stage timed out")
     if any(call.error is None for call in trace.calls):
         return _judge_rewards(trace)
-    if not trace.calls:
-        stop = trace.stop_condition
-        return Verdict("transient", f"no model call was made (the rollout ended by {stop})")
-    if trace.stop_condition == "agent_timeout":
+    stop = trace.stop_condition
+    if stop == "agent_timeout":
         return Verdict("transient", "the rollout timed out before any model call was answered")
+    if not trace.calls:
+        return Verdict("transient", f"no model call was made (the rollout ended by {stop})")
     error = trace.calls[-1].error
     assert error is not None  # no call succeeded
     if not _is_overflow(error.status_code, error.message):
