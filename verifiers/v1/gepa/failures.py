@@ -84,9 +84,10 @@ def judge_episode(episode: Episode) -> Verdict:
     for verdict in verdicts:
         if verdict.kind != "measured":
             return verdict
-    if not episode.ok:
+    worst = min(verdicts, key=lambda verdict: (verdict.scored, not verdict.cause))
+    if worst.scored and not episode.ok:
         return Verdict("transient", _words(episode.errors) or "the episode failed")
-    return min(verdicts, key=lambda verdict: (verdict.scored, not verdict.cause))
+    return worst
 
 
 def was_throttled(episode: Episode) -> bool:
