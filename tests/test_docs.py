@@ -19,10 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from verifiers.v1.cli.eval.main import main as vf_eval
 from verifiers.v1.cli.gepa import main
+from verifiers.v1.cli.gepa_aggregate import main as gepa_aggregate
 from verifiers.v1.gepa.records import EXAMPLES_CHARS, RECORD_CHARS
 from verifiers_gepa.endpoint import Endpoint, Reply, Request, Respond
 from verifiers_gepa.scripted import scripted
@@ -33,10 +35,12 @@ ENVIRONMENTS = sorted((ROOT / "environments").glob("*/README.md"))
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *ENVIRONMENTS]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
+SCHEMA = json.loads((DOCS / "result.schema.json").read_bytes())
 MESSAGES = ROOT / "environments/support_intent_v1/support_intent_v1/messages.jsonl"
 
 NOT_RUN = {
     "make quickstart": "makes a virtual environment; what it runs in it is tried below",
+    "python -m verifiers_gepa.simulated gepa @ configs/quickstart.toml": "`quickstart` below does",
     "make test": "makes a virtual environment and runs these tests",
     "pip install .": "test_packaging.py installs the package",
     "pip install ./environments/reverse_text_v1 ./environments/gsm8k_v1": "the same",
@@ -131,6 +135,8 @@ def run(command: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> No
                 argv += ["-n", "3", "--no-push"]
             patch.setattr(sys, "argv", ["vf-eval", *argv])
             vf_eval(argv)
+        elif words[0] == "gepa-aggregate":
+            assert gepa_aggregate(argv) == 0, command
         else:
             assert words[0] == "gepa", f"no test for: {command}"
             if not {"--resume", "--dry-run", "configs/quickstart.toml"} & set(argv):
@@ -176,7 +182,8 @@ def test_every_command_and_program_of_a_page_runs(
         assert names["charged"] == names["result"]["rollouts"]["charged"]
     if "saved" in names:
         counts = names["outcome"].rollouts
-        assert 100 < counts["replayed"] < counts["charged"] <= counts["budget"] == 160
+        assert 100 < counts["replayed"] < counts["attempted"]
+        assert counts["charged"] <= counts["budget"] == 160
 
 
 def test_what_is_not_run_is_still_there() -> None:
@@ -211,19 +218,21 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, s
         # Twice: a run directory is not in the way of the next run.
         assert main(["@", "configs/quickstart.toml", "--run.name", "first"]) == 0
         printed = out.buffer.getvalue(), err.getvalue()
-        assert main(["@", "configs/quickstart.toml", "--max-reflections", "1"]) == 0
+        assert main(["@", "configs/quickstart.toml", "--phase", "optimize"]) == 0
     assert len(list((where / "outputs").iterdir())) == 2
     return where, *printed
 
 
 def test_the_quickstart_prints_what_the_readme_shows(quickstart: tuple[Path, bytes, str]) -> None:
     _, out, err = quickstart
-    log, prompt = (block for language, block in blocks(ROOT / "README.md") if language == "text")
+    texts = [block for language, block in blocks(ROOT / "README.md") if language == "text"]
+    log, prompt, headline = texts
     position = 0
     for line in log.splitlines():
         if line != "...":
             position = err.index(line, position)
     assert out.decode() == prompt.removesuffix("\n")
+    assert headline in log
 
 
 def test_the_quickstart_gets_better_and_ends_by_its_budget(
@@ -231,7 +240,9 @@ def test_the_quickstart_gets_better_and_ends_by_its_budget(
 ) -> None:
     result = json.loads((quickstart[0] / "outputs/first/result.json").read_bytes())
     assert (result["status"], result["finish_reason"]) == ("finished", "budget")
-    assert result["best_val_mean"] >= result["seed_val_mean"] + 0.3
+    assert result["improved"]
+    assert result["valid_for_aggregation"]
+    assert result["delta_pp"] >= 30
 
 
 def test_a_resume_of_another_run_is_refused_as_shown(
@@ -256,7 +267,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
         is_seed = "\n" not in request.system
         if not request.to_teacher and request.user == rows[13 if is_seed else 12]:
             head = {"id": "", "object": "chat.completion", "created": 0, "model": "student"}
-            return Reply(body={**head, "choices": []})  # a fault that no harness tries again
+            return Reply(body={**head, "choices": []})
         return answer(request)
 
     where = tmp_path_factory.mktemp("damaged")
@@ -280,12 +291,21 @@ def test_the_files_of_a_run(quickstart: tuple[Path, bytes, str], damaged: Path) 
     }
 
 
+def schema_keys(schema: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The keys that a JSON Schema names, those of objects within as `outer.inner`."""
+    for key, inner in schema.get("properties", {}).items():
+        yield f"{prefix}{key}"
+        yield from schema_keys(inner.get("items", inner), f"{prefix}{key}.")
+
+
 def test_the_keys_of_a_runs_files(quickstart: tuple[Path, bytes, str], damaged: Path) -> None:
     page, run_dir = DOCS / "outputs.md", quickstart[0] / "outputs/first"
     result = json.loads((damaged / "result.json").read_bytes())
-    nested = ("rollouts", "proposals", "artifacts", "commands", "versions")
-    keys = [*result, *(f"{key}.{inner}" for key in nested for inner in result[key])]
-    assert sorted(first_column(section(page, "result.json"))) == sorted(keys)
+    for known in (result, json.loads((run_dir / "result.json").read_bytes())):
+        jsonschema.validate(known, SCHEMA)
+    open_keys = [f"{key}.{inner}" for key in ("artifacts", "versions") for inner in result[key]]
+    listed = first_column(section(page, "result.json"))
+    assert sorted(listed) == sorted([*schema_keys(SCHEMA), *open_keys])
 
     def lines(path: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in path.read_bytes().splitlines()]
@@ -298,9 +318,14 @@ def test_the_keys_of_a_runs_files(quickstart: tuple[Path, bytes, str], damaged: 
     assert set(re.findall(r"`(\w+)` is", section(page, "reflections.jsonl"))) < set(
         exchanges[0]["answer"]
     )
-    dropped, given_up = lines(damaged / "decisions.jsonl")
-    assert (dropped["decision"], given_up["decision"]) == ("dropped", "given up")
-    assert first_column(section(page, "decisions.jsonl")) == [*given_up]
+    dropped, *given_up = lines(damaged / "decisions.jsonl")
+    assert dropped["decision"] == "dropped"
+    assert [(one["decision"], one["phase"]) for one in given_up] == [
+        ("given up", "optimize"),
+        ("given up", "validate"),
+    ]
+    assert first_column(section(page, "decisions.jsonl")) == [*given_up[0]]
+    assert result["lost"] == {"validate": [12]}
     splits = json.loads((damaged / "splits.json").read_bytes())
     assert first_column(section(page, "splits.json")) == [*splits["train"][0], "same_as"]
     assert splits["dropped"] == result["dropped"] == [13]

@@ -19,6 +19,7 @@ from tests.test_docs import (
     PAGES,
     ROOT,
     ROW,
+    SCHEMA,
     blocks,
     first_column,
     folder,
@@ -49,7 +50,7 @@ def leaves(name: str, info: FieldInfo) -> Iterator[tuple[str, str, str]]:
     alias = info.validation_alias
     choices = alias.choices if isinstance(alias, AliasChoices) else []
     short = next((f"-{choice}" for choice in choices if len(str(choice)) == 1), "")
-    yield name, short, as_text(default)
+    yield name.removesuffix("_"), short, as_text(default)  # `json_`, as BaseModel has a `json`
 
 
 def rendered(model: BaseModel, path: str) -> str:
@@ -103,18 +104,24 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "task_endpoints": ("http://other/v1", "http://another/v1"),
     "reflection_client": (".base-url", "http://other/v1"),
     "agent.client": (".type", "eval", "--agent.client.base-url", "http://other/v1"),
+    "phase": ("validate",),
+    "num_finalists": ("5",),
+    "validation_rollouts": ("2",),
+    "test_rollouts": ("2",),
+    "evaluation_cache": ("cache",),
     "max_concurrent": ("4",),
     "max_concurrent_agents": ("2",),
     "interception": (".multiplex", "4"),
     "max_attempts": ("5",),
+    "throttle_patience": ("5",),
     "max_dropped_fraction": ("0.5",),
     "timeout": (".episode", "5"),
-    "agent.timeout": (".rollout", "5"),
     "reflection_timeout": ("5",),
     "retries": (".max-retries", "1"),
     "agent.retries": (".max-retries", "1"),
     "preflight": ("False",),
     "verbose": (),
+    "json": (),
     "id": ("single-agent",),
     "taskset": (".path", str(MESSAGES)),
     "num_train": ("3",),
@@ -128,6 +135,7 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "agent.model": ("other",),
     "agent.sampling": (".temperature", "0.5"),
     "agent.max_turns": ("5",),
+    "agent.timeout": (".rollout", "5"),
     "reflection_model": ("other",),
     "reflection_sampling": (".temperature", "0.5"),
     "reflection_columns": ("label",),
@@ -135,6 +143,7 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "taskset.system_prompt": ("configs/openai.toml",),
     "seed": ("1",),
     "reflection_minibatch_size": ("2",),
+    "rollouts_per_task": ("2",),
     "perfect_score": ("1",),
 }
 """Another value than the default for every option that the lists of failures.md name: what follows
@@ -167,11 +176,12 @@ def test_what_may_change_on_a_resume_and_what_may_not(folder: tuple[Path, Endpoi
 
 def test_the_table_of_finish_reasons() -> None:
     listed = first_column(section(DOCS / "failures.md", "Stop conditions"))
-    asked = re.findall(r'found\.append\(\("(\w+)"', (HOME / "stops.py").read_text("utf-8"))
-    assert set(listed) == {*asked, "unusable_replies"}
+    asked = re.findall(r'yield "(\w+)"', (HOME / "stops.py").read_text("utf-8"))
+    assert set(listed) == {*asked, "unusable_replies", "ended"}
     page = section(DOCS / "outputs.md", "result.json")
     (row,) = (line for line in page.splitlines() if line.startswith("| `finish_reason`"))
-    assert set(re.findall(r'`"(\w+)"`', row)) == {*listed, "SIGINT", "SIGTERM", "fault"}
+    reasons = set(SCHEMA["properties"]["finish_reason"]["enum"])
+    assert set(re.findall(r'`"(\w+)"`', row)) == {*listed, "SIGINT", "SIGTERM", "fault"} == reasons
 
 
 def messages() -> set[str]:
@@ -190,7 +200,7 @@ def messages() -> set[str]:
 def test_the_messages_that_are_explained_are_those_of_the_sources() -> None:
     known = messages()
     listed = first_column(section(DOCS / "failures.md", "Exit status and last line"))
-    assert len(listed) == 8
+    assert len(listed) == 10
     for message in listed:
         pattern = re.sub(r"\b[A-Z]+\b", "*", message)
         assert any(pattern in text for text in known), message
