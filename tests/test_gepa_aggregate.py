@@ -18,7 +18,10 @@ from verifiers.v1.gepa.statistics import hierarchical_interval, permutation_p
 def result(folder: Path, seed: int, differences: list[float], **changes: Any) -> Path:
     """A run directory with a `result.json` of these differences on test."""
     cell = {"taskset": "t", "env": "t", "model": "m", "harness": "h", "sampling": "s", "split": "x"}
-    scores = [{"idx": i, "baseline": 0.25, "deployed": 0.25 + d} for i, d in enumerate(differences)]
+    scores = [
+        {"idx": i, "hash": f"task {i}", "baseline": 0.25, "deployed": 0.25 + d}
+        for i, d in enumerate(differences)
+    ]
     made = {
         "cell": {**cell, **changes.pop("cell", {})},
         "seed": seed,
@@ -61,7 +64,7 @@ def test_a_cell_over_seeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert [row["seeds"] for row in seeds] == ["0", "1", "2"]
     assert float(seeds[1]["delta_pp"]) == pytest.approx(100 * np.mean(runs[1]), rel=1e-3)
     (saved,) = json.loads(out.read_bytes())["cells"]
-    interval = hierarchical_interval(runs)
+    interval = hierarchical_interval(np.array(runs))
     assert interval is not None
     assert saved["ci95"] == pytest.approx([100 * interval[0], 100 * interval[1]])
     assert saved["p_value"] == pytest.approx(permutation_p(np.mean(runs, axis=0)))
@@ -126,12 +129,68 @@ def test_what_is_no_result_is_named(tmp_path: Path, capsys: pytest.CaptureFixtur
         (tmp_path / name / "result.json").write_text(text)
     empty = tmp_path / "empty"
     empty.mkdir()
-    assert main([str(tmp_path), str(empty)]) == 0
+    assert main([str(tmp_path), str(empty)]) == 1
     out, err = capsys.readouterr()
     assert len(rows_of(out)) == 2
     for name in ("broken", "other", "old"):
         assert f"skipped {tmp_path / name}/result.json" in err
     assert f"skipped {empty}: no result.json below it" in err
+
+
+ODD: dict[str, dict[str, Any]] = {
+    "cell without a model": {"cell": {"taskset": "t", "harness": "h"}},
+    "a cell of another kind": {"cell": ["t"]},
+    "a seed in quotes": {"seed": "1"},
+    "validity in quotes": {"valid_for_aggregation": "false"},
+    "a mean in quotes": {"baseline_mean": "0.2"},
+    "NaN": {"test": [{"idx": 1, "hash": "h", "baseline": float("nan"), "deployed": 1.0}]},
+}
+
+
+@pytest.mark.parametrize("changes", ODD.values(), ids=ODD)
+def test_a_result_that_cannot_be_right_is_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, Any]
+) -> None:
+    result(tmp_path, 0, differences(0))
+    path = result(tmp_path, 1, differences(1)) / "result.json"
+    path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
+    assert main([str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert len(rows_of(out)) == 2
+    assert f"skipped {path}: no result of a run ({next(iter(changes))}" in err
+
+
+def test_runs_are_paired_by_task_and_not_by_position(tmp_path: Path) -> None:
+    """Each lost another task."""
+    whole = differences(0)
+    result(tmp_path, 0, whole)
+    result(tmp_path, 1, whole)
+    for seed, lost in enumerate((0, 19)):
+        path = next(tmp_path.glob(f"*-{seed}")) / "result.json"
+        saved = json.loads(path.read_bytes())
+        del saved["test"][lost]
+        path.write_text(json.dumps(saved))
+    runs, _ = find_results([tmp_path])
+    (cell,) = aggregate(runs)
+    assert cell.p_value == pytest.approx(permutation_p(whole[1:19]))
+    assert cell.delta_pp == pytest.approx(100 * np.mean(whole[1:19]))
+
+
+def test_a_few_tasks_give_no_p_value(tmp_path: Path) -> None:
+    result(tmp_path, 0, [0.1, 0.2, 0.3])
+    (cell,) = aggregate(find_results([tmp_path])[0])
+    assert (cell.ci95, cell.p_value) == (None, None)
+    assert cell.delta_pp == pytest.approx(20)
+
+
+def test_a_directory_that_is_named_twice_counts_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = result(tmp_path, 0, differences(0))
+    assert main([str(tmp_path), str(path), "--seeds", "0,0"]) == 0
+    assert len(rows_of(capsys.readouterr().out)) == 2
+    assert main([str(tmp_path), str(tmp_path / "gone")]) == 2
+    assert f"{tmp_path / 'gone'} does not exist" in capsys.readouterr().err
 
 
 def test_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

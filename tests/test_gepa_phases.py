@@ -176,7 +176,8 @@ def test_a_coin_is_never_called_a_gain(tmp_path: Path) -> None:
         with scripted(coin(seed)) as endpoint:
             results.append(run(endpoint, tmp_path, "--seed", str(seed), base=base).result)
     for result in results:
-        assert result["improved"] == bool(result["ci95"] and result["ci95"][0] > 0)
+        above = bool(result["ci95"] and result["ci95"][0] > 0)
+        assert result["improved"] == (above and result["p_value"] <= 0.05)
     assert sum(result["improved"] for result in results) <= 2
     # They were tried: some of them deployed what looked better.
     assert sum(result["deployed_candidate"] != 0 for result in results) >= 5
@@ -212,7 +213,10 @@ def test_a_phase_whose_predecessor_is_not_complete_says_so(
         sent = len(endpoint.requests)
         skipping = resumed(endpoint, done, "--phase", "test", base=FULL)
         assert skipping.status == 2
-        assert "nothing of the validate phase" in capsys.readouterr().err.splitlines()[-1]
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert "the validate phase of" in line
+        assert "is not complete; go on with --phase validate or --phase all" in line
+        assert skipping.result["status"] == "finished"
         assert len(endpoint.requests) == sent
 
 
@@ -281,13 +285,17 @@ def test_json_is_the_only_output(tmp_path: Path, capfdbinary: pytest.CaptureFixt
     assert failed.status == 2
 
 
-def test_the_printed_eval_gives_the_same_scores(tmp_path: Path) -> None:
+def test_the_printed_eval_gives_the_same_scores(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     with scripted(mostly_good) as endpoint:
         done = run(endpoint, tmp_path, base=FULL)
         command = done.result["commands"]["vf_eval"].split()
         assert command[0] == "vf-eval"
         quiet = ["--no-push", "--no-rich", "--run.name", "check"]
-        vf_eval([*command[1:], *quiet, "--select.include.idx", "10:18"])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path_factory.mktemp("elsewhere"))
+            vf_eval([*command[1:], *quiet])
     lines = (tmp_path / "check/traces.jsonl").read_bytes().splitlines()
     traces = [json.loads(line)["traces"][0] for line in lines]
     scores = {t["task"]["data"]["idx"]: t["rewards"]["right"]["score"] for t in traces}

@@ -33,13 +33,13 @@ def test_the_permutation_p_is_that_of_all_sign_patterns() -> None:
 
 def test_the_bootstrap_is_scipys_percentile_bootstrap() -> None:
     differences = np.random.default_rng(1).normal(0.2, 0.5, 40)
-    low, high = bootstrap_interval(differences, seed=7)
+    low, high = bootstrap_interval(differences)
     result = stats.bootstrap(
         (differences,),
         np.mean,
         n_resamples=10_000,
         method="percentile",
-        rng=np.random.default_rng(7),
+        rng=np.random.default_rng(0),
     ).confidence_interval
     assert (low, high) == (result.low, result.high)
     # And that is near the closed form of the mean's normal interval.
@@ -103,25 +103,50 @@ def test_holm_agrees_with_statsmodels(count: int) -> None:
 
 def test_the_hierarchical_interval_of_one_run_is_the_plain_bootstraps() -> None:
     differences = np.random.default_rng(4).normal(0.2, 0.5, 40)
-    made = hierarchical_interval([list(differences)])
+    made = hierarchical_interval(differences[np.newaxis])
     assert made is not None
     assert made == pytest.approx(bootstrap_interval(differences), abs=0.01)
 
 
 def test_runs_that_differ_widen_the_hierarchical_interval() -> None:
     rng = np.random.default_rng(5)
-    alike = [list(rng.normal(0.3, 0.1, 50)) for _ in range(4)]
-    apart = [list(rng.normal(mean, 0.1, 50)) for mean in (0.0, 0.2, 0.4, 0.6)]
+    alike = np.array([rng.normal(0.3, 0.1, 50) for _ in range(4)])
+    apart = np.array([rng.normal(mean, 0.1, 50) for mean in (0.0, 0.2, 0.4, 0.6)])
     narrow, wide = hierarchical_interval(alike), hierarchical_interval(apart)
     assert narrow is not None
     assert wide is not None
     assert wide[1] - wide[0] > 5 * (narrow[1] - narrow[0])
     # The closed form of the spread of 4 means drawn from these 4.
-    expected = np.std([np.mean(run) for run in apart]) / np.sqrt(4)
+    expected = np.std(apart.mean(axis=1)) / np.sqrt(4)
     assert (wide[1] - wide[0]) / (2 * 1.96) == pytest.approx(expected, rel=0.1)
 
 
+@pytest.mark.parametrize("runs", [1, 5, 20])
+def test_the_same_tasks_many_times_are_no_more_evidence(runs: int) -> None:
+    differences = np.array([1.0] * 6 + [-1.0] * 3 + [0.0] * 3)
+    made = hierarchical_interval(np.tile(differences, (runs, 1)))
+    assert made == pytest.approx(bootstrap_interval(differences), abs=0.05)
+
+
 def test_no_hierarchical_interval_where_nothing_varies() -> None:
-    assert hierarchical_interval([[0.0] * 10, [0.0] * 10]) is None
-    assert hierarchical_interval([[0.0, 1.0, 0.5]]) is None
-    assert hierarchical_interval([]) is None
+    assert hierarchical_interval(np.zeros((2, 10))) is None
+    assert hierarchical_interval(np.array([[0.0, 1.0, 0.5]])) is None
+    assert hierarchical_interval(np.zeros((0, 0))) is None
+
+
+@pytest.mark.parametrize(
+    ("wins", "tasks", "p_value"), [(4, 5, 0.125), (5, 5, 0.0625), (4, 20, 0.125), (4, 50, 0.125)]
+)
+def test_a_few_wins_are_no_improvement(wins: int, tasks: int, p_value: float) -> None:
+    """The interval lies above or at 0, but so few wins happen by chance."""
+    gains = [0.8 + 0.01 * number for number in range(wins)] + [0.0] * (tasks - wins)
+    made = compare([0.0] * tasks, gains)
+    assert made.p_value == pytest.approx(p_value, abs=0.02)
+    assert not made.improved
+
+
+def test_the_noise_of_adding_in_another_order_is_no_difference() -> None:
+    made = compare([0.1 + 0.2 + 0.3] * 9 + [0.6], [0.3 + 0.2 + 0.1] * 9 + [0.6])
+    assert (made.delta, made.ci95, made.improved) == (0.0, None, False)
+    made = compare([0.1 * number for number in range(10)], [0.1 * n + 0.1 for n in range(10)])
+    assert (made.delta, made.ci95) == (0.1, None)

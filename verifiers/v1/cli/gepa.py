@@ -1,9 +1,8 @@
 """The `gepa` command: `gepa <taskset-id> -m <model>`.
 
 Logs go to stderr; stdout carries the best prompt, byte for byte, and nothing else (with `--json`
-the result, on one line). The exit status
-is 0 for a run that finished, 2 for an error (one line says what and what to do), 128 + the signal's
-number for one that was interrupted.
+the result, on one line). The exit status is 0 for a run that finished, 2 for an error (one line
+says what and what to do), 128 + the signal's number for one that was interrupted.
 """
 
 import contextlib
@@ -66,9 +65,6 @@ def main(argv: list[str] | None = None) -> int:
         if config.json_:
             _print_outcome(error.outcome, config)
         return 2
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except RunInterrupted as interrupt:
         if config.json_:
             _print_outcome(interrupt.outcome, config)
@@ -87,12 +83,9 @@ def _help(args: list[str]) -> int:
     """Usage and every option, narrowed to the ids that `args` and its files name."""
     flags, settings, _ = read_sources(args)
     config_type = narrow(GEPAConfig, *named_ids(flags, settings))
-    sys.stdout.write(USAGE + "\n")
-    sys.stdout.flush()
-    try:
+    _print(USAGE + "\n")
+    with contextlib.suppress(SystemExit, BrokenPipeError):
         cli(config_type, args=["--help"])
-    except SystemExit:
-        return 0
     return 0
 
 
@@ -114,9 +107,12 @@ def _print_outcome(outcome: Outcome, config: GEPAConfig) -> None:
 
 
 def _print(text: str) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8"))
-    sys.stdout.buffer.flush()
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8"))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

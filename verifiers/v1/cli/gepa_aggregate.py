@@ -1,7 +1,7 @@
 """The `gepa-aggregate` command: several runs as one table, over seeds.
 
 Tab-separated on stdout, a table on a terminal. The exit status is 0 if every cell is complete, 1 if
-one is not, 2 for an error.
+one is not or a file was skipped, 2 for an error.
 """
 
 import sys
@@ -27,7 +27,7 @@ USAGE = """\
 usage: gepa-aggregate PATH... [--seeds 0 1 2] [--family task|method|none] [--out summary.json]
 
 Finds every result.json at or below each PATH and tabulates them: a row per cell (taskset, model,
-harness, sampling, split) and one per seed below it.
+harness, and all other settings but the seed) and one per seed below it.
 """
 
 
@@ -80,7 +80,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"gepa-aggregate: {' '.join(str(error).split())}\n")
         return 2
     _print(table_rows(cells))
-    return 1 if any(cell.incomplete for cell in cells) else 0
+    return 1 if skipped or any(cell.incomplete for cell in cells) else 0
 
 
 def _is_list(arg: str) -> bool:

@@ -20,12 +20,10 @@ class SearchStopped(BaseException):
 
 
 class BudgetExhausted(SearchStopped):
-    """The next batch does not fit into what is left. `wanted` and `left` are rollouts."""
+    """The next batch does not fit into what is left."""
 
     def __init__(self, wanted: int, left: int) -> None:
         super().__init__("budget", f"the next batch needs {wanted} rollouts and {left} are left")
-        self.wanted = wanted
-        self.left = left
 
 
 @dataclass

@@ -6,7 +6,6 @@ Each check raises `ConfigError` with one line that says what is wrong and what t
 import json
 import logging
 import os
-import re
 from io import StringIO
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,6 +20,7 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split
 from verifiers.v1.gepa.files import IDENTITY_FILE, OWN_FILES, RESULT_FILE, TRACES_FILE
 from verifiers.v1.gepa.identity import OWN_FIELDS
+from verifiers.v1.gepa.privacy import SECRET_NAME
 from verifiers.v1.utils.loaders import harness_class
 from verifiers.v1.utils.prime import load_prime_config
 
@@ -31,8 +31,6 @@ ENV_FREE = {"timeout"}
 
 CLEANED = OWN_FILES | {"logs", "gepa_state.bin", "generated_best_outputs_valset", "run_log.txt"}
 """What `--clean` may delete: our files, and those of the host's eval and GEPA."""
-
-SECRET_NAME = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 
 LOCAL_HINT = (
     "run it in this process with --local, or choose --agent.runtime.type "
@@ -177,12 +175,21 @@ def check_budget(config: GEPAConfig, split: Split) -> str:
         logger.warning(
             "the budget pays for fewer than 3 accepted proposals: the search will hardly get going"
         )
-    return budget_table(budget, val, proposal)
+    return budget_table(budget, val, proposal, _uncharged(config, split))
 
 
-def budget_table(budget: int, val: int, proposal: int) -> str:
+def _uncharged(config: GEPAConfig, split: Split) -> int:
+    """The most rollouts that the phases after the search can take."""
+    phases = {
+        "validate": (1 + config.num_finalists) * len(split.val) * config.validation_rollouts,
+        "test": 2 * len(split.test) * config.test_rollouts,
+    }
+    return sum(rollouts for name, rollouts in phases.items() if config.phase in (name, "all"))
+
+
+def budget_table(budget: int, val: int, proposal: int, uncharged: int) -> str:
     """What `budget` rollouts buy, as a table for a terminal. `val` and `proposal` are the rollouts
-    of a val pass and of a proposal's two minibatches."""
+    of a val pass and of a proposal's two minibatches, `uncharged` those after the search."""
     left = budget - val
     table = Table("", "rollouts", title=f"a budget of {budget} rollouts")
     table.columns[1].justify = "right"
@@ -192,10 +199,24 @@ def budget_table(budget: int, val: int, proposal: int) -> str:
     table.add_section()
     table.add_row("proposals, if all are accepted", str(left // (proposal + val)))
     table.add_row("proposals, if none is", str(left // proposal))
+    table.add_section()
+    table.add_row("on top of it, to validate and test, at most", str(uncharged))
     console = Console(file=StringIO(), width=72, color_system=None)
     console.print(table)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue().rstrip()
+
+
+def check_cache(config: GEPAConfig) -> None:
+    """The evaluation cache is made now: what is measured must be storable. Raises `ConfigError`."""
+    if config.evaluation_cache is None:
+        return
+    try:
+        config.evaluation_cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"--evaluation-cache: {error}") from error
+    if not os.access(config.evaluation_cache, os.W_OK):
+        raise ConfigError(f"--evaluation-cache: {config.evaluation_cache} can't be written")
 
 
 def check_run_dir(config: GEPAConfig) -> None:

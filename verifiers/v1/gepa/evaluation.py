@@ -14,7 +14,7 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, task_idx
 from verifiers.v1.gepa.journal import Phase
 from verifiers.v1.gepa.rollouts import Job, Measurement, Rollouts, mean_score
-from verifiers.v1.gepa.statistics import Comparison, compare
+from verifiers.v1.gepa.statistics import DIGITS, Comparison, compare, mean
 from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.task import Task
 from verifiers.v1.utils.drive import Drive
@@ -47,6 +47,8 @@ class Evaluation:
     comparison: Comparison | None = None
     test_skipped: str | None = None
     """Why there was nothing to test."""
+    tested_before: int = 0
+    """Rollouts on test of a prompt that the run had deployed before it went on."""
     lost: dict[str, list[int]] = field(default_factory=dict)
     """Tasks that could not be measured with every prompt, by phase; they count for none."""
 
@@ -72,7 +74,7 @@ class Evaluator:
         prompts = [candidates[index] for index in finalists]
         repeats = self.config.validation_rollouts
         scores = self._scores("validate", prompts, self.split.val, repeats)
-        means = [sum(mine) / len(mine) for mine in zip(*scores.values(), strict=True)]
+        means = [round(mean(mine), DIGITS) for mine in zip(*scores.values(), strict=True)]
         self.found.validated = dict(zip(finalists, means, strict=True))
         best = max(finalists, key=lambda index: self.found.validated[index])  # the first of equals
         self.found.deployed = best
@@ -118,38 +120,31 @@ class Evaluator:
         batch = self.drive.run(self.rollouts.measure(jobs, f"the {phase} phase"))
         measured = iter(self.rollouts.with_floor(batch))
         scores: dict[int, list[float]] = {}
-        lost: dict[int, list[list[Measurement]]] = {}
+        lost: dict[int, str] = {}
+        asked: list[tuple[str, str, list[Measurement]]] = []
         for task in tasks:
             idx = task_idx(task)
             rollouts = [[next(measured) for _ in range(repeats)] for _ in prompts]
+            hashed = self.rollouts.task_hash(task)
+            asked += [
+                (prompt, hashed, mine) for prompt, mine in zip(prompts, rollouts, strict=True)
+            ]
             means = [mean_score(mine) for mine in rollouts]
             known = [mean for mean in means if mean is not None]
             if len(known) == len(prompts):
                 scores[idx] = known
             else:
-                lost[idx] = rollouts
+                lost[idx] = rollouts[means.index(None)][0].cause
         if lost:
-            self._record_lost(phase, split, prompts, tasks, lost)
+            cause = next(iter(lost.values()))
+            self.unmeasured.check_share(len(lost), len(tasks), cause, split)
+            self.found.lost[phase] = list(lost)
+            self.unmeasured.warn(
+                f"{split} tasks {list(lost)} count for no prompt in {phase}: {cause}"
+            )
+        for prompt, hashed, mine in asked:
+            self.unmeasured.give_up(phase, prompt, hashed, mine)
         return scores
-
-    def _record_lost(
-        self,
-        phase: Phase,
-        split: str,
-        prompts: Sequence[str],
-        tasks: Sequence[Task],
-        lost: dict[int, list[list[Measurement]]],
-    ) -> None:
-        first = next(m for mine in lost.values() for one in mine for m in one if m.score is None)
-        self.unmeasured.check_share(len(lost), len(tasks), first.cause, split)
-        hashes = {task_idx(task): self.rollouts.task_hash(task) for task in tasks}
-        for idx, by_prompt in lost.items():
-            for prompt, rollouts in zip(prompts, by_prompt, strict=True):
-                self.unmeasured.give_up(phase, prompt, hashes[idx], rollouts)
-        self.found.lost[phase] = list(lost)
-        self.unmeasured.warn(
-            f"{split} tasks {list(lost)} count for no prompt in {phase}: {first.cause}"
-        )
 
 
 def _name(index: int) -> str:

@@ -21,8 +21,8 @@ from verifiers.v1.trace import Error, Trace
 
 Kind = Literal["measured", "transient", "permanent"]
 
-PERMANENT_STATUS = frozenset({401, 402, 403, 404})
-TRANSIENT_STATUS = frozenset({408, 409, 429})
+THROTTLED = 429
+TRANSIENT_STATUS = frozenset({408, 409, THROTTLED})
 CONTEXT_STATUS = frozenset({400, 413})
 
 QUOTA = re.compile(
@@ -34,8 +34,8 @@ QUOTA = re.compile(
 TRY_LATER = re.compile(
     r"\b(re)?try (again )?in\b|retry-?_?(after|delay)|per minute|per second", re.I
 )
-"""Providers say with 429 or 403 both "too fast" and "no money left"; only the text tells. One that
-says when to try again means "too fast", even where it advertises its billing page."""
+"""Providers say with 429 both "too fast" and "no money left"; only the text tells. One that says
+when to try again means "too fast", even where it advertises its billing page."""
 
 DENIED = re.compile(r"Error code: (401|402|403)\b|insufficient_quota")
 """How the OpenAI SDK words a permanent refusal."""
@@ -56,7 +56,7 @@ CONTEXT_LENGTH = re.compile(
 class Verdict:
     """What an episode or a call was worth. `scored` is false for a measured failure that never
     reached the rewards (a prompt that the provider's content filter refused): it is as bad as
-    anything measured, not 0, which on some scales is the best score there is."""
+    anything measured, and never better than 0, which on some scales is the best score there is."""
 
     kind: Kind
     cause: str = ""
@@ -94,7 +94,7 @@ def was_throttled(episode: Episode) -> bool:
     """Whether any of the episode's calls was refused for going too fast, even if it got through in
     the end."""
     return any(
-        call.error is not None and call.error.status_code == 429
+        call.error is not None and call.error.status_code == THROTTLED
         for trace in episode.traces
         for call in trace.calls
     )
@@ -151,14 +151,12 @@ def _judge_recorded(errors: Sequence[Error]) -> Verdict:
 def judge_status(status: int | None, message: str) -> Verdict:
     """The verdict on a provider's refusal, by HTTP status and text."""
     cause = f"{status or 'error'}: {_one_line(message)}"
-    if status in (400, 402, 403, 429) and QUOTA.search(message) and not TRY_LATER.search(message):
+    if status in (400, THROTTLED) and QUOTA.search(message) and not TRY_LATER.search(message):
         return Verdict("permanent", cause, status)
     if _is_overflow(status, message):
         return Verdict("measured", cause, status, scored=False)
     if status == 400 and CONTENT_FILTER.search(message):
         return Verdict("measured", cause, status, scored=False)
-    if status in PERMANENT_STATUS:
-        return Verdict("permanent", cause, status)
     if status is None or status in TRANSIENT_STATUS or status >= 500:
         return Verdict("transient", cause, status)
     return Verdict("permanent", cause, status)

@@ -25,6 +25,12 @@ OWN_FIELDS = frozenset(GEPAConfig.model_fields) - frozenset(vf.EnvConfig.model_f
 FREE_FIELDS = frozenset({"interception", "retries", "timeout", "max_concurrent_agents"})
 """Fields of every env that say how episodes are run, not what they measure."""
 
+LIMIT_FIELDS = ("max_total_rollouts", "max_reflections", "max_tokens", "max_minutes", "patience")
+"""How far the search goes; a resume may change it."""
+
+EVALUATION_FIELDS = ("num_finalists", "validation_rollouts", "test_rollouts")
+"""What the phases after the search run: to run them on until the result pleases is no evidence."""
+
 PACKAGES = ("verifiers-gepa", "verifiers", "gepa")
 
 
@@ -34,6 +40,29 @@ class IdentityError(ValueError):
 
 def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str, Any]:
     """The identity of a run, a JSON object of flat names."""
+    parts = split.record()
+    identity = {
+        **measured_by(config),
+        "teacher": {
+            "model": config.teacher[0],
+            "sampling": config.reflection_sampling.model_dump(mode="json", exclude_none=True),
+            "columns": config.reflection_columns,
+            "template": prompt_digest(TEMPLATE),
+        },
+        "seed": config.seed,
+        "seed_prompt": seed_prompt,
+        "reflection_minibatch_size": config.reflection_minibatch_size,
+        "rollouts_per_task": config.rollouts_per_task,
+        "perfect_score": config.perfect_score,
+        **{name: getattr(config, name) for name in EVALUATION_FIELDS},
+        "split": {name: [task["hash"] for task in parts[name]] for name in NAMES},
+    }
+    return dict(_flat(identity))
+
+
+def measured_by(config: GEPAConfig) -> dict[str, Any]:
+    """What gives the score of a prompt on a task its meaning: the env with its taskset and agents,
+    the model, the sampling, the code."""
     env = {
         name: value
         for name, value in config.model_dump(mode="json").items()
@@ -47,26 +76,12 @@ def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str
         for free in ("client", "retries"):
             env[name].pop(free)
         env[name]["harness"] = config.agent_harnesses()[name].model_dump(mode="json")
-    parts = split.record()
-    identity = {
+    return {
         **env,
         "model": config.student,
         "sampling": config.sampling.model_dump(mode="json", exclude_none=True),
-        "teacher": {
-            "model": config.teacher[0],
-            "sampling": config.reflection_sampling.model_dump(mode="json", exclude_none=True),
-            "columns": config.reflection_columns,
-            "template": prompt_digest(TEMPLATE),
-        },
-        "seed": config.seed,
-        "seed_prompt": seed_prompt,
-        "reflection_minibatch_size": config.reflection_minibatch_size,
-        "rollouts_per_task": config.rollouts_per_task,
-        "perfect_score": config.perfect_score,
-        "split": {name: [task["hash"] for task in parts[name]] for name in NAMES},
         "version": {name: version(name) for name in PACKAGES},
     }
-    return dict(_flat(identity))
 
 
 def write_identity(run_dir: Path, identity: dict[str, Any]) -> None:

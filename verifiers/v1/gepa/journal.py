@@ -6,7 +6,8 @@ Three files of one JSON object per line, each line in the file before what it re
   with one more key, `gepa`, that says which candidate it belongs to and what it counted as (the
   host's readers pass over a key that they don't know);
 - `reflections.jsonl`: every teacher exchange;
-- `decisions.jsonl`: what the run made of rollouts that could not be measured.
+- `decisions.jsonl`: what the run made of rollouts that could not be measured, and
+  that a phase is over.
 
 A write that the disk refuses is taken back, so that a line is in the record whole or not at all;
 only a killed process can leave half of one, at the end, and `replay.py` drops that.
@@ -104,7 +105,7 @@ class Journal:
         self._append(REFLECTIONS_FILE, exchange)
 
     def decision(self, decision: dict[str, Any]) -> None:
-        """Append a decision about rollouts that were not measured."""
+        """Append a decision: about rollouts that were not measured, or that a phase is over."""
         self._append(DECISIONS_FILE, decision)
 
     def _append(self, name: str, line: dict[str, Any]) -> None:

@@ -47,6 +47,7 @@ def run_seed_pass(adapter: GEPAAdapter, prompt: str, minibatch: int) -> list[Tas
         if score is None:
             unmeasured.drop(rollouts.task_hash(task), task_idx(task), mine[0].cause)
             continue
+        unmeasured.give_up("optimize", prompt, rollouts.task_hash(task), mine)
         scores[task_idx(task)] = score
         adapter.seed_pass[task_idx(task)] = mine
     unmeasured.start(scores)

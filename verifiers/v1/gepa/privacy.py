@@ -1,5 +1,6 @@
 """Keys stay out of files and logs, also where a provider repeats one in its error page."""
 
+import re
 from collections.abc import Mapping
 
 from verifiers.v1.configs.client import resolve_api_key, resolve_headers
@@ -11,6 +12,9 @@ SHORTEST = 8
 """Characters. A shorter key (`EMPTY`, `none`) is a common word, and no secret."""
 
 MARK = "[secret]"
+
+SECRET_NAME = re.compile(r"auth(?!or)|key|token|secret|cookie|passw|credential", re.IGNORECASE)
+"""What a header, query parameter or environment variable is called whose value is a secret."""
 
 
 def keys_of(config: GEPAConfig) -> dict[str, str]:

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
 
 from verifiers.v1.episode import WireEpisode
+from verifiers.v1.gepa.privacy import MARK, SECRET_NAME, SHORTEST
 from verifiers.v1.trace import WireTrace
 from verifiers.v1.types import (
     AssistantMessage,
@@ -44,9 +45,6 @@ ORDINARY_STOP = "agent_completed"
 
 DATA_URL = re.compile(r"data:[\w.+/-]*;base64,[A-Za-z0-9+/=]+")
 BASE64 = re.compile(r"[A-Za-z0-9+/]{512,}={0,2}")
-SECRET_NAME = re.compile(r"API_?KEY|TOKEN|SECRET|PASSWORD", re.IGNORECASE)
-SHORTEST_SECRET = 8
-"""Characters. A shorter value of a variable named like a secret is too common a word to hide."""
 
 
 def build_record(trace: WireTrace, score: float, columns: Sequence[str]) -> Record:
@@ -103,9 +101,9 @@ def hidden_texts(paths: Iterable[Path]) -> dict[str, str]:
     """Texts that no request to the teacher may hold: the given paths, the home directory, and the
     value of every environment variable that is named like a secret."""
     hide = {
-        value: "[secret]"
+        value: MARK
         for name, value in os.environ.items()
-        if SECRET_NAME.search(name) and len(value) >= SHORTEST_SECRET
+        if SECRET_NAME.search(name) and len(value) >= SHORTEST
     }
     for path in paths:
         hide[str(path.resolve())] = "[path]"

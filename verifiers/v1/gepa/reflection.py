@@ -1,7 +1,7 @@
 """The teacher: reads the records of a minibatch and proposes a new prompt.
 
-It goes through the host's `Judge`, so that endpoint, key, headers and billing resolve as they do
-for rollouts. `Judge.complete` opens an HTTP client per call and keeps the finish reason to itself,
+It is one of the host's `Judge`s, so that endpoint, key, headers and billing resolve as they do for
+rollouts. `Judge.complete` opens an HTTP client per call and keeps the finish reason to itself,
 and a reply that was cut off must not become a prompt; so `Teacher` asks through the host's client
 builder directly, with one client for the whole run. gepa gets it as a batch reflection strategy:
 all proposals of an iteration are one gather on the run's loop.
@@ -280,7 +280,9 @@ class Reflection:
 
     def _usable(self, answer: Answer) -> str | NoProposal:
         if answer.verdict != MEASURED:
-            return NoProposal(f"the teacher's endpoint failed: {answer.verdict.cause}")
+            refused = answer.verdict.kind == "measured"  # this prompt: too long, or filtered
+            who = "the teacher refused" if refused else "the teacher's endpoint failed"
+            return NoProposal(f"{who}: {answer.verdict.cause}")
         text = extract_prompt(answer.text, answer.finish_reason)
         if isinstance(text, str) and text.rstrip() in self._known:
             return NoProposal(DUPLICATE)

@@ -74,6 +74,8 @@ class Replay:
         """Role and reported tokens of the episodes that were not measured."""
         self.dropped: dict[str, str] = {}
         """The val tasks that the seed prompt's val pass dropped: content hash -> cause."""
+        self.ended: dict[str, tuple[str, str]] = {}
+        """Why each phase ended that did, as finish reason and message, by phase."""
 
     @classmethod
     def load(cls, run_dir: Path) -> "Replay":
@@ -119,6 +121,12 @@ class Replay:
             return occurrence, GivenUp
         return occurrence, self._rollouts.pop((key, occurrence), None)
 
+    def take_rest(self) -> list[Recorded]:
+        """The rollouts of the phases after the search that were not asked for; they are no longer
+        held."""
+        keys = [key for key in self._rollouts if key[0][0] != "optimize"]
+        return [self._rollouts.pop(key) for key in keys]
+
     def exchange(self, key: str) -> dict[str, Any] | None:
         """The next recorded exchange of this key (`Reflection` says what that is)."""
         queue = self._exchanges.get(key)
@@ -157,6 +165,10 @@ class Replay:
     def _take_decision(self, row: dict[str, Any], *_: object) -> None:
         if row["decision"] == "dropped":
             self.dropped[row["task"]] = row["cause"]
+        elif row["decision"] == "ended":
+            self.ended[row["phase"]] = row["reason"], row["message"]
+        elif row["decision"] == "continued":
+            self.ended.clear()
         else:
             key = (row["phase"], row["candidate"], row["task"])
             self._given_up.add((key, row["occurrence"]))

@@ -28,14 +28,12 @@ from verifiers.v1.gepa.files import (
     TRACES_FILE,
     TREE_FILE,
 )
-from verifiers.v1.gepa.identity import OWN_FIELDS
+from verifiers.v1.gepa.identity import LIMIT_FIELDS, OWN_FIELDS, PACKAGES, run_identity
 from verifiers.v1.gepa.replay import RecordError, Replay
 from verifiers.v1.gepa.rundir import resume_command, write_json
 from verifiers.v1.utils.texts import write_text
 
 logger = logging.getLogger(__name__)
-
-PACKAGES = ("verifiers-gepa", "verifiers", "gepa")
 
 MOST_DROPPED = 0.1
 """Share of the val tasks that may be missing in a run that counts in an aggregate."""
@@ -45,8 +43,7 @@ Status = Literal["finished", "interrupted", "failed"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to. Scores are in the taskset's own unit; val means of the search are None
-    where the seed prompt's val pass did not end."""
+    """What a run came to. Scores are in the taskset's own unit."""
 
     status: Status
     finish_reason: str
@@ -60,7 +57,8 @@ class Outcome:
     candidates: list[str]
     """The seed prompt and the accepted ones, in the order of their acceptance."""
     val_means: list[float]
-    """The search's val mean of each candidate: what it was picked by, too good to report."""
+    """The search's val mean of each candidate: what it was picked by, too good to report. Empty
+    where the seed prompt's val pass did not end."""
     parents: list[int | None]
     """Index of each candidate's parent, None for the seed prompt."""
     evaluation: Evaluation
@@ -82,6 +80,8 @@ class Outcome:
     result: dict[str, Any] = field(default_factory=dict)
     """The object that `result.json` holds."""
     run_dir: Path | None = None
+    eval_tasks: list[int] = field(default_factory=list)
+    """Indices of the test tasks, of the val tasks where there are none."""
 
     @property
     def partial(self) -> bool:
@@ -112,7 +112,7 @@ def result_object(outcome: Outcome, config: GEPAConfig, split: Split) -> dict[st
         "finish_reason": outcome.finish_reason,
         "message": outcome.message,
         "partial": outcome.partial,
-        "cell": _cell(config, split),
+        "cell": _cell(config, split, outcome.candidates[0]),
         "seed": config.seed,
         "teacher": config.teacher[0],
         "baseline_mean": comparison.baseline_mean if comparison else None,
@@ -158,7 +158,7 @@ def write_outcome(outcome: Outcome, config: GEPAConfig) -> None:
     if outcome.run_dir is None:
         return
     write_text(outcome.run_dir / PROMPT_FILE, outcome.best_system_prompt)
-    write_json(outcome.run_dir / EVAL_FILE, eval_config(config, outcome.run_dir))
+    write_json(outcome.run_dir / EVAL_FILE, eval_config(config, outcome))
     write_json(outcome.run_dir / RESULT_FILE, outcome.result)
 
 
@@ -225,7 +225,7 @@ def headline_of(outcome: Outcome) -> str | None:
     if evaluation.fallback_reason:
         return "test: no prompt was better than the seed prompt when run afresh, it stays"
     if comparison is None:
-        return f"test: none ({evaluation.test_skipped})" if evaluation.test_skipped else None
+        return f"test: none: {evaluation.test_skipped}" if evaluation.test_skipped else None
     means = f"{comparison.baseline_mean:.4f} -> {comparison.deployed_mean:.4f}"
     delta = f"{100 * comparison.delta:+.1f} points"
     if comparison.ci95 is None:
@@ -235,13 +235,16 @@ def headline_of(outcome: Outcome) -> str | None:
     return f"test: {means}, {delta} (95 % interval {low:+.1f} to {high:+.1f}): {verdict}"
 
 
-def eval_config(config: GEPAConfig, run_dir: Path) -> dict[str, Any]:
-    """The config of an eval of the deployed prompt: the same env, model, endpoint and sampling."""
+def eval_config(config: GEPAConfig, outcome: Outcome) -> dict[str, Any]:
+    """The config of an eval of the deployed prompt: the same env, model, endpoint and sampling, on
+    the test tasks (on val where there are none)."""
+    assert outcome.run_dir is not None
     settings = config.model_dump(mode="json")
     env = {name: settings[name] for name in settings if name not in OWN_FIELDS}
-    env["taskset"]["system_prompt"] = str(run_dir / PROMPT_FILE)
+    env["taskset"]["system_prompt"] = str(outcome.run_dir.resolve() / PROMPT_FILE)
     shared = ("model", "client", "sampling", "max_concurrent", "output_dir")
-    return {"env": env, **{name: settings[name] for name in shared}}
+    select = {"include": {"idx": outcome.eval_tasks}}
+    return {"env": env, "select": select, **{name: settings[name] for name in shared}}
 
 
 def eval_command(run_dir: Path | None) -> str | None:
@@ -249,14 +252,18 @@ def eval_command(run_dir: Path | None) -> str | None:
     return None if run_dir is None else shlex.join(["vf-eval", "@", str(run_dir / EVAL_FILE)])
 
 
-def _cell(config: GEPAConfig, split: Split) -> dict[str, Any]:
+def _cell(config: GEPAConfig, split: Split, prompt: str) -> dict[str, Any]:
     """What runs that differ in their seed alone have in common."""
+    settings = run_identity(config, split, prompt)
+    settings = {k: v for k, v in settings.items() if k != "seed" and not k.startswith("version.")}
+    settings |= {name: getattr(config, name) for name in LIMIT_FIELDS}
     return {
         "taskset": config.taskset.id,
         "env": config.env_id,
         "model": config.student,
         "harness": "+".join(dict.fromkeys(h.id for h in config.agent_harnesses().values())),
         "sampling": _digest(config.sampling.model_dump(mode="json", exclude_none=True)),
+        "settings": _digest(settings),
         "split": _digest(split.record()),
     }
 
@@ -281,6 +288,8 @@ def _invalid_reasons(outcome: Outcome, config: GEPAConfig, split: Split) -> list
         reasons.append("the test phase was not run")
     if not split.test:
         reasons.append("there are no test tasks (num_test is 0)")
+    if outcome.evaluation.tested_before:
+        reasons.append("the test tasks were run before, with another deployed prompt")
     if config.allow_small_budget:
         reasons.append("the budget was allowed to be too small for one accepted proposal")
     missing = {

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_exponential, wait_random
 
-from verifiers.v1.gepa.failures import Verdict
+from verifiers.v1.gepa.failures import THROTTLED, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -21,8 +21,6 @@ LONGEST_PAUSE = 30.0
 
 LONGEST_RETRY_AFTER = 300.0
 """Seconds. A provider that asks for more is asked again after this long all the same."""
-
-THROTTLED = 429
 
 
 class Attempt(Protocol):
@@ -38,20 +36,25 @@ class Attempt(Protocol):
 
 def retry_policy(attempts: int, patience: float, what: str, causes: Counter[str]) -> AsyncRetrying:
     """Runs a coroutine function that returns an `Attempt` until it succeeds, `attempts` of them
-    failed, or it was throttled for `patience` seconds; returns the last outcome, whatever it was.
-    `what` names the operation in the log; `causes` counts what was seen, so that an outage shows as
-    a few lines and not as one per rollout."""
+    failed, or it waited `patience` seconds because it was throttled; returns the last outcome,
+    whatever it was. `what` names the operation in the log; `causes` counts what was seen, so that
+    an outage shows as a few lines and not as one per rollout."""
     failed = 0
+    waited = 0.0
 
     def spent(state: RetryCallState) -> bool:
         nonlocal failed
         if _outcome(state).verdict.status == THROTTLED:
-            return (state.seconds_since_start or 0.0) >= patience
+            return waited >= patience
         failed += 1
         return failed >= attempts
 
     def log(state: RetryCallState) -> None:
-        cause = _outcome(state).verdict.cause
+        nonlocal waited
+        verdict = _outcome(state).verdict
+        if verdict.status == THROTTLED:
+            waited += state.upcoming_sleep
+        cause = verdict.cause
         causes[cause] += 1
         logger.log(
             logging.WARNING if _is_round(causes[cause]) else logging.DEBUG,

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 
 from verifiers.v1.env import Env
 from verifiers.v1.episode import Episode, WireEpisode
-from verifiers.v1.gepa.budget import Budget
+from verifiers.v1.gepa.budget import Budget, BudgetExhausted
 from verifiers.v1.gepa.cache import EvaluationCache
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import content_hash
@@ -26,6 +26,7 @@ from verifiers.v1.gepa.journal import Journal, Phase, Stamp, prompt_digest
 from verifiers.v1.gepa.privacy import keys_of, scrub_errors
 from verifiers.v1.gepa.replay import Recorded, Replay
 from verifiers.v1.gepa.retries import retry_policy
+from verifiers.v1.gepa.statistics import mean
 from verifiers.v1.task import Task
 from verifiers.v1.types import Usage
 from verifiers.v1.utils.throttle import Throttle
@@ -83,7 +84,7 @@ class Measurement:
 def mean_score(measurements: Sequence[Measurement]) -> float | None:
     """The mean of what was measured, None where nothing was."""
     scores = [m.score for m in measurements if m.score is not None]
-    return sum(scores) / len(scores) if scores else None
+    return mean(scores) if scores else None
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,11 @@ class Rollouts:
         as a fault is permanent; what was measured until then is in the journal and counted.
         """
         charging = sum(job.phase == "optimize" for job in jobs)
-        self.budget.reserve(charging)
+        try:
+            self.budget.reserve(charging)
+        except BudgetExhausted:
+            self._settle(jobs, step)
+            raise
         before = self.budget.charged
         try:
             recalled = [self._recall(job) for job in jobs]
@@ -140,6 +145,31 @@ class Rollouts:
         finally:
             self.budget.release(charging - (self.budget.charged - before))
         return [old or next(fresh) for _, old in recalled]
+
+    def _settle(self, jobs: Sequence[Job], step: str) -> None:
+        """Charge what the record holds of a batch that does not fit: a process with a larger budget
+        had begun it."""
+        if self.replay.used_up:
+            return
+        room, before = self.budget.left, self.budget.charged
+        self.budget.reserve(room)
+        for job in jobs:
+            self._recall(job)
+        self.budget.release(room - (self.budget.charged - before))
+        self.replay.check_at_end(step)
+
+    def settle_rest(self) -> Counter[str]:
+        """Count what the record holds of the phases after the search and this run did not ask for
+        again: rollouts of another deployed prompt, paid for all the same. How many, by phase."""
+        rest: Counter[str] = Counter()
+        for recorded in self.replay.take_rest():
+            rest[recorded.stamp.phase] += 1
+            self.budget.count_uncharged(recorded.stamp.phase)
+            self.budget.replayed += 1
+            self.budget.attempted += 1
+            for role, usage in recorded.usage:
+                self.budget.count_tokens(role, usage)
+        return rest
 
     def _check_live(self, phase: Phase, step: str) -> None:
         """Raise where this batch must not go out: its phase is not to be run, or the record of the
@@ -193,9 +223,9 @@ class Rollouts:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def with_floor(self, batch: Sequence[Measurement]) -> list[Measurement]:
-        """`batch` with a score for what was refused before it reached its rewards: it is as bad as
-        the worst that was measured so far (worked out for everything that gepa asked for at once,
-        so that neither the order of finishing nor a resume can matter)."""
+        """`batch` with a score for what was refused before it reached its rewards: 0, or the worst
+        that was measured so far where that is below 0 (worked out for everything that gepa asked
+        for at once, so that neither the order of finishing nor a resume can matter)."""
         self._lowest = min([self._lowest, *(m.score for m in batch if m.score is not None)])
         return [
             replace(m, score=self._lowest) if m.score is None and m.source is not None else m

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.dataset import Split
+from verifiers.v1.gepa.dataset import Split, task_idx
 from verifiers.v1.gepa.evaluation import Evaluation
 from verifiers.v1.gepa.progress import Progress
 from verifiers.v1.gepa.reflection import Reflection
@@ -36,7 +36,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Ending:
-    """How the search ended."""
+    """How the run ended."""
 
     status: Status
     reason: str
@@ -97,6 +97,7 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
         dropped=adapter.unmeasured.dropped,
         warnings=warnings,
         run_dir=config.run_dir if config.save_results else None,
+        eval_tasks=[task_idx(task) for task in run.plan.split.test or run.plan.split.val],
     )
     result = result_object(outcome, config, run.plan.split)
     return dataclasses.replace(outcome, result=result)

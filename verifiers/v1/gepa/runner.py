@@ -29,7 +29,7 @@ from verifiers.v1.gepa.evaluation import Evaluation, Evaluator
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.files import SPLITS_FILE
 from verifiers.v1.gepa.identity import check_identity, run_identity, write_identity
-from verifiers.v1.gepa.journal import Journal
+from verifiers.v1.gepa.journal import Journal, Phase
 from verifiers.v1.gepa.opening import run_seed_pass
 from verifiers.v1.gepa.preflight import check_endpoints
 from verifiers.v1.gepa.progress import GEPALog, Progress
@@ -43,7 +43,7 @@ from verifiers.v1.gepa.report import (
     mark_unfinished,
     write_outcome,
 )
-from verifiers.v1.gepa.rollouts import Rollouts
+from verifiers.v1.gepa.rollouts import PHASES, Rollouts
 from verifiers.v1.gepa.run import Ending, Plan, Run, outcome_of, pool
 from verifiers.v1.gepa.rundir import locked, write_config, write_json
 from verifiers.v1.gepa.stops import stop_check
@@ -91,6 +91,7 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     checks.check_numbers(config)
     checks.check_secrets(config)
     checks.check_run_dir(config)
+    checks.check_cache(config)
     if config.taskset.system_prompt is not None:
         env.taskset.system_prompt = read_text(config.taskset.system_prompt)
     split = split_tasks(env.taskset, config)
@@ -124,9 +125,9 @@ def run_gepa(env: vf.Env, config: GEPAConfig) -> Outcome:
     and a `KeyboardInterrupt` ends the run in order.
 
     Raises `ConfigError`, `SplitError`, and for a resume `IdentityError` or `RecordError`, before
-    anything is spent, `GEPAError` where the run can't
-    go on, `RunInterrupted` (a `KeyboardInterrupt`) after a signal; the last two leave the best
-    prompt so far in the run directory.
+    anything is spent, `GEPAError` where the run can't go on, `RunInterrupted` (a
+    `KeyboardInterrupt`) after a signal; the last two leave the best prompt so far in the run
+    directory.
     """
     if config.dry_run:
         raise ConfigError("dry_run is set, and this would spend: unset it")
@@ -175,6 +176,7 @@ def _open_record(plan: Plan, config: GEPAConfig, run_dir: Path | None) -> Replay
     if config.resume:
         check_identity(run_dir, identity)
         replay = Replay.load(run_dir)
+        _check_phase(config, replay)
         mark_unfinished(run_dir, replay)
         logger.info("going on with %s: %d rollouts and %d teacher replies", run_dir, *replay.left)
         write_config(config)
@@ -184,6 +186,17 @@ def _open_record(plan: Plan, config: GEPAConfig, run_dir: Path | None) -> Replay
     write_identity(run_dir, identity)
     logger.info("run directory: %s", run_dir)
     return Replay()
+
+
+def _check_phase(config: GEPAConfig, replay: Replay) -> None:
+    """Raise `ConfigError` where a phase that comes before `config.phase` is not over."""
+    before = PHASES[: PHASES.index(config.phase)] if config.phase != "all" else ()
+    for phase in before:
+        if phase not in replay.ended:
+            raise ConfigError(
+                f"--phase {config.phase}: the {phase} phase of {config.run_dir} is not complete; "
+                f"go on with --phase {phase} or --phase all"
+            )
 
 
 def _optimize(
@@ -211,6 +224,7 @@ def _optimize(
             drive.finish(teardown())
         except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001
             logger.warning("the teardown failed: %s: %s", type(error).__name__, error)
+    _settle(run)
     outcome = outcome_of(ending, run)
     if replay.used_up:
         return _write(outcome, ending, run)
@@ -267,6 +281,7 @@ def _phases(run: Run, serving: Held) -> Ending:
     if run_dir is not None:
         write_json(run_dir / SPLITS_FILE, plan.split.record(val))
     stop = _search(run, split, minibatch, started)
+    _note_end(run, "optimize", stop)
     budget = adapter.rollouts.budget
     if config.resume and budget.charged == budget.replayed and stop.reason == "budget":
         logger.info(
@@ -274,12 +289,16 @@ def _phases(run: Run, serving: Held) -> Ending:
             budget.total,
         )
     run.progress.write_files()
-    if config.phase != "optimize":
+    # A phase that is on record is taken from there, whichever this process is to run.
+    ended = adapter.rollouts.replay.ended
+    if config.phase != "optimize" or "validate" in ended:
         candidates, val_means, _ = pool(run)
         evaluator = Evaluator(config, split, adapter.rollouts, adapter.unmeasured, drive, run.found)
         evaluator.validate(candidates, val_means)
-        if config.phase != "validate":
+        _note_end(run, "validate", stop)
+        if config.phase in ("test", "all") or "test" in ended:
             evaluator.test(candidates)
+            _note_end(run, "test", stop)
     return Ending("finished", stop.reason, str(stop))
 
 
@@ -313,8 +332,30 @@ def _search(run: Run, split: Split, minibatch: int, started: float) -> SearchSto
     return SearchStopped("ended", "gepa ended the search")
 
 
+def _note_end(run: Run, phase: Phase, stop: SearchStopped) -> None:
+    """Put on record that a phase is over, for a run that goes on with a later one alone."""
+    rollouts, how = run.adapter.rollouts, (stop.reason, str(stop))
+    if rollouts.replay.ended.get(phase) != how:
+        reason, message = how
+        rollouts.journal.decision(
+            {"decision": "ended", "phase": phase, "reason": reason, "message": message}
+        )
+
+
+def _settle(run: Run) -> None:
+    """Count what was paid for an earlier deployed prompt, and say that test was seen with it."""
+    rest = run.adapter.rollouts.settle_rest()
+    if run.found.comparison is not None and rest["test"]:
+        run.found.tested_before = rest["test"]
+        run.adapter.unmeasured.warn(
+            "the test tasks were run before with another deployed prompt: going on after a look at "
+            "test makes the figures of test too good"
+        )
+
+
 def _write(outcome: Outcome, ending: Ending, run: Run) -> tuple[Outcome, BaseException | None]:
-    """Write the outcome; where the disk refuses, the run has failed."""
+    """Write the outcome; where the disk refuses, the run has failed. The outcome, and what cut the
+    run short."""
     try:
         run.progress.write_files()
         write_outcome(outcome, run.config)
@@ -323,5 +364,5 @@ def _write(outcome: Outcome, ending: Ending, run: Run) -> tuple[Outcome, BaseExc
             logger.error("the outcome could not be written: %s", error)
             return outcome, ending.error
         message = f"the outcome could not be written: {error}"
-        return dataclasses.replace(outcome, status="failed", message=message), error
+        return outcome_of(Ending("failed", "fault", message, error), run), error
     return outcome, ending.error

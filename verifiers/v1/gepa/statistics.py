@@ -4,6 +4,7 @@ Both prompts ran on the same tasks, so everything is paired by task: what varies
 out of the difference. docs/statistics.md says in plain words what each number means.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,12 @@ FEWEST_TASKS = 5
 
 RESAMPLES = 10_000
 CONFIDENCE = 0.95
+
+DIGITS = 12
+"""Decimals to which scores are told apart: beyond them is the noise of adding in another order."""
+
+SEED = 0
+"""Of the resampling: the same scores always give the same figures."""
 
 
 @dataclass(frozen=True)
@@ -34,40 +41,46 @@ class Comparison:
 
     @property
     def improved(self) -> bool:
-        """Whether the interval lies above 0."""
-        return self.ci95 is not None and self.ci95[0] > 0
+        """Whether the interval lies above 0, and chance alone would rarely give as much: with few
+        tasks, or few that differ, the interval by itself says so too easily."""
+        if self.ci95 is None or self.p_value is None:
+            return False
+        return self.ci95[0] > 0 and self.p_value <= 1 - CONFIDENCE
 
 
-def compare(baseline: Sequence[float], deployed: Sequence[float], seed: int = 0) -> Comparison:
+def mean(values: Sequence[float]) -> float:
+    """The mean, the same in whatever order. Raises `ZeroDivisionError` where there are none."""
+    return math.fsum(values) / len(values)
+
+
+def compare(baseline: Sequence[float], deployed: Sequence[float]) -> Comparison:
     """Compare per-task scores, paired by position. The interval is the percentile bootstrap of the
     mean difference with tasks resampled (Efron & Tibshirani 1993, ch. 13); the p-value that of the
-    two-sided sign-flip test. Deterministic given `seed`. Raises `ValueError` where the two differ
+    two-sided sign-flip test. Raises `ValueError` where the two differ
     in length or are empty."""
     if len(baseline) != len(deployed) or not baseline:
         raise ValueError(f"{len(baseline)} and {len(deployed)} scores can't be paired")
-    differences = np.subtract(deployed, baseline)
+    differences = np.round(np.subtract(deployed, baseline), DIGITS)
     ci95, p_value, reason = None, None, None
     if len(differences) < FEWEST_TASKS:
         reason = f"{len(differences)} tasks are too few for an interval (at least {FEWEST_TASKS})"
     else:
-        p_value = permutation_p(differences, seed)
+        p_value = permutation_p(differences)
         if np.ptp(differences) == 0:
             reason = "the difference is the same on every task, so there is nothing to resample"
         else:
-            ci95 = bootstrap_interval(differences, seed)
+            ci95 = bootstrap_interval(differences)
     return Comparison(
-        baseline_mean=float(np.mean(baseline)),
-        deployed_mean=float(np.mean(deployed)),
-        delta=float(np.mean(differences)),
+        baseline_mean=mean(baseline),
+        deployed_mean=mean(deployed),
+        delta=mean(differences.tolist()),
         ci95=ci95,
         p_value=p_value,
         reason=reason,
     )
 
 
-def bootstrap_interval(
-    differences: Sequence[float] | np.ndarray, seed: int = 0
-) -> tuple[float, float]:
+def bootstrap_interval(differences: Sequence[float] | np.ndarray) -> tuple[float, float]:
     """95 % percentile bootstrap interval of the mean."""
     result = stats.bootstrap(
         (np.asarray(differences, dtype=float),),
@@ -75,13 +88,13 @@ def bootstrap_interval(
         n_resamples=RESAMPLES,
         confidence_level=CONFIDENCE,
         method="percentile",
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(SEED),
     )
     interval = result.confidence_interval
     return float(interval.low), float(interval.high)
 
 
-def permutation_p(differences: Sequence[float] | np.ndarray, seed: int = 0) -> float:
+def permutation_p(differences: Sequence[float] | np.ndarray) -> float:
     """Two-sided p-value of the sign-flip permutation test on the mean difference; exact where all
     sign patterns are fewer than the resamples."""
     values = np.asarray(differences, dtype=float)
@@ -91,7 +104,7 @@ def permutation_p(differences: Sequence[float] | np.ndarray, seed: int = 0) -> f
         permutation_type="samples",
         n_resamples=RESAMPLES,
         vectorized=True,
-        rng=np.random.default_rng(seed),
+        rng=np.random.default_rng(SEED),
     )
     return float(result.pvalue)
 
@@ -108,22 +121,20 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def hierarchical_interval(
-    runs: Sequence[Sequence[float]], resamples: int = RESAMPLES, seed: int = 0
+    runs: np.ndarray, resamples: int = RESAMPLES
 ) -> tuple[float, float] | None:
-    """95 % interval of the mean over runs of their mean task difference: runs are resampled first,
-    then the tasks within each (Davison & Hinkley 1997, section 3.8). None where no run has
-    `FEWEST_TASKS` tasks or nothing varies."""
-    arrays = [np.asarray(run, dtype=float) for run in runs]
-    if not arrays or min(map(len, arrays)) < FEWEST_TASKS:
+    """95 % interval of the mean of `runs` (runs x tasks, differences): runs are resampled, and
+    tasks (Davison & Hinkley 1997, section 3.8), of those one draw for all runs, because they share
+    their tasks: many runs on one lucky task are no more evidence about tasks than one. None with
+    fewer than `FEWEST_TASKS` tasks, or where nothing varies."""
+    count, tasks = runs.shape
+    if not count or tasks < FEWEST_TASKS or np.ptp(runs) == 0:
         return None
-    if np.ptp(np.concatenate(arrays)) == 0:
-        return None
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(SEED)
     means = np.empty(resamples)
     for number in range(resamples):
-        drawn = [arrays[run] for run in rng.integers(len(arrays), size=len(arrays))]
-        resampled = [run[rng.integers(len(run), size=len(run))].mean() for run in drawn]
-        means[number] = np.mean(resampled)
+        drawn = runs[rng.integers(count, size=count)].mean(axis=0)
+        means[number] = drawn[rng.integers(tasks, size=tasks)].mean()
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)

@@ -40,8 +40,14 @@ def stop_check(
         charged_before = rollouts.budget.charged
         if not rollouts.replay.used_up:
             return False  # what is on record was done, whatever the conditions are now
+        ended = rollouts.replay.ended
+        if "optimize" not in rollouts.live_phases:
+            raise SearchStopped(*ended["optimize"])  # the run would not have begun without
         for reason, message in reasons():
             raise SearchStopped(reason, message)
+        if ended:
+            rollouts.journal.decision({"decision": "continued"})
+            ended.clear()
         return False
 
     def reasons() -> Iterator[tuple[str, str]]:

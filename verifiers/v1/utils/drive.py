@@ -79,6 +79,9 @@ class Drive:
 
     async def _tracked(self, main: Coroutine[Any, Any, T]) -> T:
         self._task = None if self._finishing else asyncio.current_task()
+        if self.signum is not None and not self._finishing:  # it came since `check`
+            main.close()
+            raise asyncio.CancelledError
         try:
             return await main
         finally:
@@ -109,8 +112,9 @@ class Drive:
         if self.signum is not None:
             return
         self.signum = signum
-        if self._task is not None:
-            self._runner.get_loop().call_soon_threadsafe(self._task.cancel)
+        task = self._task
+        if task is not None:
+            self._runner.get_loop().call_soon_threadsafe(task.cancel)
 
     def check(self) -> None:
         """Raise `Interrupted` if a signal has come."""
