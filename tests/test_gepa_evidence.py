@@ -1,5 +1,5 @@
-"""What stands in a result is what was measured, however often and with what settings a run is gone on
-with, and runs that measured different things are not taken together."""
+"""What stands in a result is what was measured, however often and with whatever settings a run is
+gone on with; and runs that measured different things are not taken together."""
 
 import asyncio
 import json
@@ -42,7 +42,8 @@ def test_a_smaller_budget_than_a_killed_batch_needs(
         killed = Run(0, tmp_path / "killed")
         charged = killed.charged
         assert 10 < charged < 14
-        done = resumed(endpoint, killed, "--max-total-rollouts", budget, base=FULL[:-2])
+        small = ["--max-total-rollouts", budget, "--allow-small-budget"]
+        done = resumed(endpoint, killed, *small, base=FULL[:-2])
         assert done.status == 0
         assert done.result["finish_reason"] == "budget"
         assert done.result["rollouts"]["charged"] == done.charged == charged
@@ -96,7 +97,7 @@ def test_going_on_after_a_look_at_test_is_said(tmp_path: Path) -> None:
     """The second proposal is better still, and so deployed and tested in the first one's place."""
 
     def student(request: Request) -> str:
-        easy = request.user[-1] in "0123456"
+        easy = request.user[-1] in "0124678"
         return "right" if "v2" in request.system or ("v1" in request.system and easy) else "wrong"
 
     flags = ["--reflection-minibatch-size", "4"]
@@ -111,7 +112,7 @@ def test_going_on_after_a_look_at_test_is_said(tmp_path: Path) -> None:
     assert "the test tasks were run before" in again.result["invalid_reasons"][0]
     assert not again.result["valid_for_aggregation"]
     paid = Counter(line["gepa"]["phase"] for line in again.lines("traces.jsonl"))
-    assert again.result["rollouts"]["uncharged"]["test"] == paid["test"] == 32
+    assert again.result["rollouts"]["uncharged"]["test"] == paid["test"] == 24
 
 
 def test_a_repeat_that_is_lost_is_not_asked_for_again(tmp_path: Path) -> None:
@@ -120,8 +121,8 @@ def test_a_repeat_that_is_lost_is_not_asked_for_again(tmp_path: Path) -> None:
 
     def student(request: Request) -> Reply | str:
         seen[request.system, request.user] += 1
-        lost = {"question 5": 1, "question 12": 2}.get(request.user)
-        if seen[request.system, request.user] == lost:
+        first = seen[request.system, request.user] <= 3  # the harness asks three times
+        if first and request.user in ("question 5", "question 12"):
             return Reply.error(500, "broken", headers={"Retry-After": "0"})
         return mostly_good(request)
 
@@ -235,5 +236,5 @@ async def test_only_waiting_counts_as_waiting() -> None:
         await asyncio.sleep(0.02)
         return Throttled(left.pop(0))
 
-    outcome = await retry_policy(1, 0.01, "a rollout", Counter())(attempt)
+    outcome: Throttled = await retry_policy(1, 0.01, "a rollout", Counter())(attempt)
     assert outcome.verdict.kind == "measured"
