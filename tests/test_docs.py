@@ -280,9 +280,8 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_files_of_a_run(quickstart: tuple[Path, bytes, str], damaged: Path) -> None:
     whole, page = quickstart[0] / "outputs/first", DOCS / "outputs.md"
-    for run_dir, more in ((damaged, set()), (whole, {"decisions.jsonl"})):
+    for run_dir in (damaged, whole):
         files = {str(file.relative_to(run_dir)) for file in run_dir.rglob("*") if file.is_file()}
-        files |= more
         assert set(first_column(page.read_text("utf-8").split("\n## ")[0])) == files
         assert set(first_column(section(ROOT / "README.md", "The run directory"))) == files
     artifacts = json.loads((damaged / "result.json").read_bytes())["artifacts"]
@@ -318,13 +317,17 @@ def test_the_keys_of_a_runs_files(quickstart: tuple[Path, bytes, str], damaged: 
     assert set(re.findall(r"`(\w+)` is", section(page, "reflections.jsonl"))) < set(
         exchanges[0]["answer"]
     )
-    dropped, *given_up = lines(damaged / "decisions.jsonl")
+    dropped, *decisions = lines(damaged / "decisions.jsonl")
     assert dropped["decision"] == "dropped"
-    assert [(one["decision"], one["phase"]) for one in given_up] == [
+    assert [(one["decision"], one["phase"]) for one in decisions] == [
         ("given up", "optimize"),
+        ("ended", "optimize"),
         ("given up", "validate"),
+        ("ended", "validate"),
+        ("ended", "test"),
     ]
-    assert first_column(section(page, "decisions.jsonl")) == [*given_up[0]]
+    keys = dict.fromkeys([*decisions[0], *decisions[1]])
+    assert first_column(section(page, "decisions.jsonl")) == [*keys]
     assert result["lost"] == {"validate": [12]}
     splits = json.loads((damaged / "splits.json").read_bytes())
     assert first_column(section(page, "splits.json")) == [*splits["train"][0], "same_as"]

@@ -174,6 +174,9 @@ def test_what_may_change_on_a_resume_and_what_may_not(folder: tuple[Path, Endpoi
         assert (identity(*filter(None, words)) == same) == (name in may), name
 
 
+OTHER_ENDS = {"SIGINT", "SIGTERM", "killed", "fault"}
+
+
 def test_the_table_of_finish_reasons() -> None:
     listed = first_column(section(DOCS / "failures.md", "Stop conditions"))
     asked = re.findall(r'yield "(\w+)"', (HOME / "stops.py").read_text("utf-8"))
@@ -181,7 +184,7 @@ def test_the_table_of_finish_reasons() -> None:
     page = section(DOCS / "outputs.md", "result.json")
     (row,) = (line for line in page.splitlines() if line.startswith("| `finish_reason`"))
     reasons = set(SCHEMA["properties"]["finish_reason"]["enum"])
-    assert set(re.findall(r'`"(\w+)"`', row)) == {*listed, "SIGINT", "SIGTERM", "fault"} == reasons
+    assert set(re.findall(r'`"(\w+)"`', row)) == {*listed, *OTHER_ENDS} == reasons
 
 
 def messages() -> set[str]:

@@ -261,8 +261,10 @@ class GEPAConfig(vf.EnvConfig):
 
     @property
     def teacher(self) -> tuple[str, vf.EvalClientConfig]:
-        """Model id and endpoint of the teacher."""
-        return self.reflection_model or self.model, self.reflection_client or self.client
+        """Model id and endpoint of the teacher: where none is named, the student's."""
+        own = self.endpoints[0]
+        students = own if isinstance(own, vf.EvalClientConfig) else self.client
+        return self.reflection_model or self.student, self.reflection_client or students
 
 
 def env_ids(data: dict[str, Any]) -> tuple[str, str]:

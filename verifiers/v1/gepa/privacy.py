@@ -13,7 +13,9 @@ SHORTEST = 8
 
 MARK = "[secret]"
 
-SECRET_NAME = re.compile(r"auth(?!or)|key|token|secret|cookie|passw|credential", re.IGNORECASE)
+SECRET_NAME = re.compile(
+    r"auth(?!or\b|or_|ors)|key|token|secret|cookie|passw|credential", re.IGNORECASE
+)
 """What a header, query parameter or environment variable is called whose value is a secret."""
 
 
