@@ -29,6 +29,18 @@ Evaluation = EvaluationBatch[list[Measurement], str]
 """gepa's result of one batch; a trajectory is the measurements of one task."""
 
 
+@dataclass(frozen=True)
+class _Asked:
+    """One candidate on one batch of tasks."""
+
+    prompt: str
+    split: str
+    batch: list[int]
+    """Indices of the tasks."""
+    wanted: list[bool]
+    """Which of them are to be run."""
+
+
 @dataclass
 class GEPAAdapter:
     """The bridge between `gepa.optimize` and a run's rollouts. Tasks are named by their index in
@@ -74,39 +86,36 @@ class GEPAAdapter:
     def batch_evaluate(self, items: list[tuple[Candidate, list[int]]]) -> list[Evaluation]:
         """Scores of every (candidate, batch) pair, all rollouts in flight together. Raises
         `BudgetExhausted` before the first of them where they don't all fit."""
+        asked = [self._ask(candidate[COMPONENT], batch) for candidate, batch in items]
         jobs = [
-            Job(candidate[COMPONENT], self._tasks[idx][1], self._tasks[idx][0])
-            for candidate, batch in items
-            for position, idx in enumerate(batch)
-            if self.unmeasured.wanted(self._tasks[idx][0], batch, position)
-            for _ in range(self.repeats)
+            Job(one.prompt, self._tasks[idx][1], one.split)
+            for one in asked
+            for idx, wanted in zip(one.batch, one.wanted, strict=True)
+            for _ in range(self.repeats * wanted)
         ]
-        kind = jobs[0].split if jobs else "no"
-        step = f"the {kind} rollouts of prompt {prompt_digest(items[0][0][COMPONENT])[:12]}"
+        step = f"the {asked[0].split} rollouts of prompt {prompt_digest(asked[0].prompt)[:12]}"
         try:
             batch_of_all = self.drive.run(self.rollouts.measure(jobs, step))
         except BudgetExhausted:
-            if kind == "val":
-                self.unvalidated += [candidate[COMPONENT] for candidate, _ in items]
+            self.unvalidated += [one.prompt for one in asked if one.split == "val"]
             raise
         measured = iter(self.rollouts.with_floor(batch_of_all))
-        results = []
-        for candidate, batch in items:
-            split = self._tasks[batch[0]][0]
-            mine = [
-                [next(measured) for _ in range(self.repeats)]
-                if self.unmeasured.wanted(split, batch, position)
-                else []
-                for position in range(len(batch))
-            ]
-            results.append((split, candidate[COMPONENT], batch, mine))
-        for split, prompt, batch, mine in results:
-            hashes = [self.rollouts.task_hash(self._tasks[idx][1]) for idx in batch]
-            self.unmeasured.decide(split, prompt, batch, hashes, mine)
-        return [
-            _evaluation(mine, self.unmeasured.scores(split, batch, mine))
-            for split, _, batch, mine in results
+        results = [
+            [[next(measured) for _ in range(self.repeats * wanted)] for wanted in one.wanted]
+            for one in asked
         ]
+        for one, mine in zip(asked, results, strict=True):
+            hashes = [self.rollouts.task_hash(self._tasks[idx][1]) for idx in one.batch]
+            self.unmeasured.decide(one.split, one.prompt, one.batch, hashes, mine)
+        return [
+            _evaluation(mine, self.unmeasured.scores(one.split, one.batch, mine))
+            for one, mine in zip(asked, results, strict=True)
+        ]
+
+    def _ask(self, prompt: str, batch: list[int]) -> _Asked:
+        split = self._tasks[batch[0]][0]
+        wanted = [self.unmeasured.wanted(split, batch, i) for i in range(len(batch))]
+        return _Asked(prompt, split, batch, wanted)
 
     def make_reflective_dataset(
         self, candidate: Candidate, eval_batch: Evaluation, components_to_update: list[str]
