@@ -292,7 +292,7 @@ def test_the_printed_eval_gives_the_same_scores(
         done = run(endpoint, tmp_path, base=FULL)
         command = done.result["commands"]["vf_eval"].split()
         assert command[0] == "vf-eval"
-        quiet = ["--no-push", "--no-rich", "--run.name", "check"]
+        quiet = ["--no-rich", "--run.name", "check"]
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(tmp_path_factory.mktemp("elsewhere"))
             vf_eval([*command[1:], *quiet])

@@ -86,6 +86,7 @@ def test_improved_means_that_the_interval_lies_above_0() -> None:
     assert worse.ci95 is not None
     assert worse.ci95[1] < 0
     assert not worse.improved
+    assert (clear.worse, unclear.worse, worse.worse) == (False, False, True)
 
 
 def test_scores_that_cannot_be_paired() -> None:

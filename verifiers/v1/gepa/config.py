@@ -149,7 +149,8 @@ class GEPAConfig(vf.EnvConfig):
     """Seconds that one rollout or teacher call waits out an endpoint that says to slow down (429);
     such refusals are no failed attempts."""
     max_dropped_fraction: float = Field(0.1, ge=0, lt=1)
-    """Share of a val pass that may turn out impossible to measure before the run stops."""
+    """Share of a val pass, or of the tasks of a later phase, that may turn out impossible to
+    measure before the run stops."""
     reflection_timeout: FiniteFloat | None = Field(600.0, gt=0)
     """Seconds that a teacher call may take. None = no limit."""
     timeout: EpisodeTimeout = EpisodeTimeout()
@@ -160,7 +161,7 @@ class GEPAConfig(vf.EnvConfig):
     max_concurrent: int | None = Field(
         128, ge=1, validation_alias=AliasChoices("max_concurrent", "c")
     )
-    """Rollouts in flight at once. None = no limit."""
+    """Rollouts in flight at once. None = 4096."""
     local: bool = False
     """Run every agent that names no harness and no runtime as a plain chat in this process
     (`direct-chat` in the subprocess runtime) instead of the host's default, a bash agent in a

@@ -207,8 +207,12 @@ def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
     if outcome.run_dir is not None:
         mark = " (partial: the best so far)" if outcome.partial else ""
         logger.info("prompt: %s%s", outcome.run_dir / PROMPT_FILE, mark)
+        evaluation = outcome.evaluation
+        complete = evaluation.comparison is not None or evaluation.test_skipped is not None
         if outcome.partial:
             logger.info("go on with: %s", resume_command(config))
+        elif not complete:
+            logger.info("go on with: %s --phase all", resume_command(config))
         else:
             logger.info("evaluate it with: %s", eval_command(outcome.run_dir))
     rollouts = outcome.rollouts
@@ -231,7 +235,11 @@ def headline_of(outcome: Outcome) -> str | None:
     if comparison.ci95 is None:
         return f"test: {means}, {delta}; no interval: {comparison.reason}"
     low, high = (100 * end for end in comparison.ci95)
-    verdict = "improved" if comparison.improved else "not more than chance explains"
+    verdict = "not more than chance explains"
+    if comparison.improved:
+        verdict = "improved"
+    elif comparison.worse:
+        verdict = "worse, keep the seed prompt"
     return f"test: {means}, {delta} (95 % interval {low:+.1f} to {high:+.1f}): {verdict}"
 
 
@@ -244,7 +252,8 @@ def eval_config(config: GEPAConfig, outcome: Outcome) -> dict[str, Any]:
     env["taskset"]["system_prompt"] = str(outcome.run_dir.resolve() / PROMPT_FILE)
     shared = ("model", "client", "sampling", "max_concurrent", "output_dir")
     select = {"include": {"idx": outcome.eval_tasks}}
-    return {"env": env, "select": select, **{name: settings[name] for name in shared}}
+    shown = {name: settings[name] for name in shared}
+    return {"env": env, "select": select, "push": False, **shown}
 
 
 def eval_command(run_dir: Path | None) -> str | None:

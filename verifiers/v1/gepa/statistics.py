@@ -43,9 +43,16 @@ class Comparison:
     def improved(self) -> bool:
         """Whether the interval lies above 0, and chance alone would rarely give as much: with few
         tasks, or few that differ, the interval by itself says so too easily."""
-        if self.ci95 is None or self.p_value is None:
-            return False
-        return self.ci95[0] > 0 and self.p_value <= 1 - CONFIDENCE
+        return self.ci95 is not None and self.ci95[0] > 0 and self._is_rare
+
+    @property
+    def worse(self) -> bool:
+        """The same below 0."""
+        return self.ci95 is not None and self.ci95[1] < 0 and self._is_rare
+
+    @property
+    def _is_rare(self) -> bool:
+        return self.p_value is not None and self.p_value <= 1 - CONFIDENCE
 
 
 def mean(values: Sequence[float]) -> float:
