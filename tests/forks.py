@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from verifiers_gepa.endpoint import Endpoint
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -27,6 +29,12 @@ class Child:
 
     def kill(self, signum: int = signal.SIGKILL) -> None:
         os.kill(self.pid, signum)
+
+    def kill_at(self, endpoint: Endpoint, requests: int, seconds: float = 60.0) -> None:
+        """Kill it once the endpoint has seen so many requests, and wait for its end."""
+        endpoint.wait_for(requests, seconds)
+        self.kill()
+        assert self.wait() == -signal.SIGKILL
 
     def wait(self) -> int:
         """Its exit status, negative for the signal that killed it."""

@@ -5,7 +5,9 @@ import itertools
 import json
 import os
 import sys
+import threading
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,15 +114,27 @@ class Run:
 def run(endpoint: Endpoint, folder: Path, *args: str, base: list[str] | None = None) -> Run:
     """`gepa` in this process against `endpoint`, its directory below `folder`."""
     name = f"run{len(list(folder.iterdir()))}"
-    flags = [
-        "--client.base-url",
-        endpoint.url,
-        "--reflection-client.base-url",
-        endpoint.teacher_url,
-    ]
-    where = ["-o", str(folder), "--run.name", name]
-    status = main([*(BASE if base is None else base), *flags, *where, *args])
+    status = main([*(BASE if base is None else base), *placed(endpoint, folder, name), *args])
     return Run(status, folder / name)
+
+
+def placed(endpoint: Endpoint, folder: Path, name: str) -> list[str]:
+    """The flags of a run named `name` below `folder`, against `endpoint`."""
+    where = ["--client.base-url", endpoint.url, "-o", str(folder), "--run.name", name]
+    return [*where, "--reflection-client.base-url", endpoint.teacher_url]
+
+
+def turns() -> Callable[[Request], int]:
+    """Counts how often a request's prompt and question came, this time included."""
+    seen: Counter[tuple[str, str]] = Counter()
+    lock = threading.Lock()
+
+    def turn(request: Request) -> int:
+        with lock:
+            seen[request.system, request.user] += 1
+            return seen[request.system, request.user]
+
+    return turn
 
 
 def student_requests(endpoint: Endpoint) -> list[Request]:

@@ -3,7 +3,6 @@ gone on with; and runs that measured different things are not taken together."""
 
 import asyncio
 import json
-import signal
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +16,11 @@ from tests.support import (
     Run,
     command_env,
     good_student,
+    placed,
     run,
     scripted,
     teacher_requests,
+    turns,
 )
 from tests.test_gepa_phases import FULL, mostly_good
 from tests.test_gepa_resume import resumed
@@ -42,12 +43,8 @@ def test_a_smaller_budget_than_a_killed_batch_needs(
         scripted(mostly_good) as endpoint,
         Forks(tmp_path_factory.mktemp("forks"), command_env(endpoint)) as forks,
     ):
-        flags = ["--client.base-url", endpoint.url, "-o", str(tmp_path), "--run.name", "killed"]
-        flags += ["--reflection-client.base-url", endpoint.teacher_url, "-c", "1"]
-        child = forks.start(*FULL, *flags)
-        endpoint.wait_for(6 + 2 + 1 + 2 + 3)
-        child.kill()
-        assert child.wait() == -signal.SIGKILL
+        flags = [*placed(endpoint, tmp_path, "killed"), "-c", "1"]
+        forks.start(*FULL, *flags).kill_at(endpoint, 6 + 2 + 1 + 2 + 3)
         killed = Run(0, tmp_path / "killed")
         charged = killed.charged
         assert 10 < charged < 14
@@ -126,11 +123,10 @@ def test_going_on_after_a_look_at_test_is_said(tmp_path: Path) -> None:
 
 def test_a_repeat_that_is_lost_is_not_asked_for_again(tmp_path: Path) -> None:
     """Of two rollouts of a task one is lost: the other is its score, now and on a resume."""
-    seen: Counter[tuple[str, str]] = Counter()
+    turn = turns()
 
     def student(request: Request) -> Reply | str:
-        seen[request.system, request.user] += 1
-        first = seen[request.system, request.user] <= 3  # the harness asks three times
+        first = turn(request) <= 3  # the harness asks three times
         if first and request.user in ("question 5", "question 12"):
             return Reply.error(500, "broken", headers={"Retry-After": "0"})
         return mostly_good(request)

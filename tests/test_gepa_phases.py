@@ -1,10 +1,8 @@
 """Validation and test: the number that picks a prompt is not the number that reports it."""
 
 import json
-import signal
 import threading
 import zlib
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,9 +16,11 @@ from tests.support import (
     command_env,
     fenced,
     good_student,
+    placed,
     run,
     scripted,
     student_requests,
+    turns,
 )
 from tests.test_gepa_resume import resumed
 from verifiers.v1.cli.eval.main import main as vf_eval
@@ -153,14 +153,11 @@ def test_repeats_are_averaged(tmp_path: Path) -> None:
 
 def coin(seed: int) -> Callable[[Request], str]:
     """A student that is right half of the time, whatever it is asked."""
-    turns: Counter[tuple[str, str]] = Counter()
-    lock = threading.Lock()
+    turn = turns()
 
     def student(request: Request) -> str:
-        with lock:
-            key = (request.system, request.user)
-            turns[key] += 1
-            heads = zlib.crc32(repr((seed, key, turns[key])).encode()) & 1
+        key = (request.system, request.user)
+        heads = zlib.crc32(repr((seed, key, turn(request))).encode()) & 1
         return "right" if heads else "wrong"
 
     return student
@@ -232,12 +229,8 @@ def test_killed_in_a_phase_it_goes_on_there(
         scripted(mostly_good) as endpoint,
         Forks(tmp_path_factory.mktemp("forks"), command_env(endpoint)) as forks,
     ):
-        flags = ["--client.base-url", endpoint.url, "-o", str(tmp_path), "--run.name", "killed"]
-        flags += ["--reflection-client.base-url", endpoint.teacher_url, "-c", "2"]
-        child = forks.start(*FULL, *flags)
-        endpoint.wait_for(at)
-        child.kill()
-        assert child.wait() == -signal.SIGKILL
+        flags = [*placed(endpoint, tmp_path, "killed"), "-c", "2"]
+        forks.start(*FULL, *flags).kill_at(endpoint, at)
         assert forks.start(*FULL, *flags, "--resume").wait() == 0
         assert total <= len(endpoint.requests) <= total + 2
     killed = Run(0, tmp_path / "killed")

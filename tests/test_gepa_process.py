@@ -22,6 +22,7 @@ from tests.support import (
     fenced,
     good_student,
     good_teacher,
+    placed,
     run,
     scripted,
     steady,
@@ -41,11 +42,6 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
     folder = tmp_path_factory.mktemp("forks")
     with scripted() as nowhere, Forks(folder, command_env(nowhere)) as started:
         yield started
-
-
-def flags(endpoint: Endpoint, folder: Path, name: str, *more: str) -> list[str]:
-    where = ["--client.base-url", endpoint.url, "-o", str(folder), "--run.name", name]
-    return [*where, "--reflection-client.base-url", endpoint.teacher_url, *more]
 
 
 def hold(answer: Callable[[Request], Any], held: Callable[[Request], bool]) -> Callable[..., Any]:
@@ -102,7 +98,7 @@ def test_a_signal_ends_the_run_in_order(
 ) -> None:
     signum = signal.Signals[signals[0]]
     with where() as endpoint:
-        base = [*BASE, "--max-total-rollouts", "40", *flags(endpoint, tmp_path, "run")]
+        base = [*BASE, "--max-total-rollouts", "40", *placed(endpoint, tmp_path, "run")]
         child = forks.start(*base)
         endpoint.wait_for(requests, SECONDS)
         for name in signals:
@@ -127,7 +123,13 @@ def test_a_signal_ends_the_run_in_order(
     assert left == []
 
     with scripted() as endpoint:
-        again = [*BASE, "--max-total-rollouts", "40", *flags(endpoint, tmp_path, "run", "--resume")]
+        again = [
+            *BASE,
+            "--max-total-rollouts",
+            "40",
+            *placed(endpoint, tmp_path, "run"),
+            "--resume",
+        ]
         assert forks.start(*again).wait() == 0
         assert len(student_requests(endpoint)) == Run(0, done.folder).charged - charged
 
@@ -146,14 +148,12 @@ def test_killed_at_twenty_random_moments_it_ends_like_a_run_that_was_not(
     with steady() as endpoint:
         more: list[str] = []
         for _ in range(kills):
-            child = forks.start(*base, *flags(endpoint, tmp_path, "killed", *more))
+            child = forks.start(*base, *placed(endpoint, tmp_path, "killed"), *more)
             # Each of these processes gets a few requests further, then dies in one.
-            endpoint.wait_for(len(endpoint.requests) + rng.randint(1, 7), SECONDS)
-            child.kill()
-            assert child.wait() == -signal.SIGKILL
+            child.kill_at(endpoint, len(endpoint.requests) + rng.randint(1, 7), SECONDS)
             if (tmp_path / "killed/identity.json").exists():
                 more = ["--resume"]
-        assert forks.start(*base, *flags(endpoint, tmp_path, "killed", *more)).wait() == 0
+        assert forks.start(*base, *placed(endpoint, tmp_path, "killed"), *more).wait() == 0
         sent = len(endpoint.requests)
     killed = Run(0, tmp_path / "killed")
     for name in ("candidates.json", "run_log.json", "best_system_prompt.txt"):

@@ -3,14 +3,12 @@
 import itertools
 import os
 import sys
-import threading
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.support import BASE, Reply, Request, Run, fenced, good_student, run, scripted
+from tests.support import BASE, Reply, Request, Run, fenced, good_student, run, scripted, turns
 from tests.test_gepa_resume import resumed
 from verifiers.v1.cli.gepa import main
 
@@ -19,15 +17,12 @@ FILES = ("candidates.json", "run_log.json", "best_system_prompt.txt")
 
 def unsteady() -> Callable[[Request], str]:
     """A student whose replies to the same request differ."""
-    turns: Counter[tuple[str, str]] = Counter()
-    lock = threading.Lock()
+    turn = turns()
 
     def student(request: Request) -> str:
-        with lock:
-            key = (request.system, request.user)
-            turns[key] += 1
-            good = "GOOD" in request.system or turns[key] % 3 == 0
-        return "right" if good else f"wrong {turns[key]}"
+        number = turn(request)
+        good = "GOOD" in request.system or number % 3 == 0
+        return "right" if good else f"wrong {number}"
 
     return student
 

@@ -17,7 +17,7 @@ import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.configs.client import BaseClientConfig, resolve_api_key
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.dataset import Split
+from verifiers.v1.gepa.dataset import Split, proposal_cost
 from verifiers.v1.gepa.files import IDENTITY_FILE, OWN_FILES, RESULT_FILE, TRACES_FILE
 from verifiers.v1.gepa.identity import OWN_FIELDS
 from verifiers.v1.gepa.privacy import SECRET_NAME
@@ -155,10 +155,8 @@ def check_delivery(config: GEPAConfig, split: Split) -> list[str]:
 def check_budget(config: GEPAConfig, split: Split) -> str:
     """What the budget buys, as a table. Raises `ConfigError` where it can't pay for the seed
     prompt's val pass, or, unless `allow_small_budget`, for one full proposal after it."""
-    repeats = config.rollouts_per_task
-    budget, val = config.max_total_rollouts, len(split.val) * repeats
-    minibatch = min(config.reflection_minibatch_size, len(split.train))
-    proposal = 2 * minibatch * repeats
+    budget, val = config.max_total_rollouts, len(split.val) * config.rollouts_per_task
+    proposal = proposal_cost(config, split)
     least = val + proposal + val
     terms = f"{val} for the seed prompt's val pass, {proposal} to propose, {val} to validate"
     if budget < val:

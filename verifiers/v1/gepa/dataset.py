@@ -84,6 +84,16 @@ def _canonical(value: Any) -> str:
     return json.dumps(to_jsonable_python(value, fallback=repr))
 
 
+def minibatch_size(config: GEPAConfig, split: Split) -> int:
+    """Tasks in a minibatch: no more than there are to train on."""
+    return min(config.reflection_minibatch_size, len(split.train))
+
+
+def proposal_cost(config: GEPAConfig, split: Split) -> int:
+    """Rollouts of a proposal that is rejected: its parent and itself on one minibatch."""
+    return 2 * minibatch_size(config, split) * config.rollouts_per_task
+
+
 def split_tasks(taskset: Taskset, config: GEPAConfig) -> Split:
     """Select and split the taskset's tasks, reading no further than the split needs. Raises
     `SplitError` with the numbers where there are too few."""

@@ -24,7 +24,13 @@ from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.budget import Budget, SearchStopped
 from verifiers.v1.gepa.checks import ConfigError
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.dataset import Split, seed_prompt, split_tasks
+from verifiers.v1.gepa.dataset import (
+    Split,
+    minibatch_size,
+    proposal_cost,
+    seed_prompt,
+    split_tasks,
+)
 from verifiers.v1.gepa.evaluation import Evaluation, Evaluator
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.files import SPLITS_FILE
@@ -157,7 +163,8 @@ def _run(env: vf.Env, config: GEPAConfig, drive: Drive) -> Outcome:
     plan = plan_run(env, config)
     with drive.signals(), locked(config) as run_dir, drive:
         replay = _open_record(plan, config, run_dir)
-        outcome, error = _optimize(env, config, plan, replay, run_dir, drive)
+        run = _assemble(env, config, plan, replay, run_dir, drive)
+        outcome, error = _optimize(run)
         log_outcome(outcome, config)
     if isinstance(error, Interrupted):
         raise RunInterrupted(error.signum, outcome) from error
@@ -199,17 +206,11 @@ def _check_phase(config: GEPAConfig, replay: Replay) -> None:
             )
 
 
-def _optimize(
-    env: vf.Env,
-    config: GEPAConfig,
-    plan: Plan,
-    replay: Replay,
-    run_dir: Path | None,
-    drive: Drive,
-) -> tuple[Outcome, BaseException | None]:
+def _optimize(run: Run) -> tuple[Outcome, BaseException | None]:
     """The run itself; its outcome, and what cut it short if anything did."""
-    run = _assemble(env, config, plan, replay, run_dir, drive)
-    serving = Held(env.serving())
+    rollouts, drive = run.adapter.rollouts, run.adapter.drive
+    run_dir = rollouts.journal.run_dir
+    serving = Held(rollouts.env.serving())
     try:
         ending = _phases(run, serving)
     except KeyboardInterrupt as stop:
@@ -226,7 +227,7 @@ def _optimize(
             logger.warning("the teardown failed: %s: %s", type(error).__name__, error)
     _settle(run)
     outcome = outcome_of(ending, run)
-    if replay.used_up:
+    if rollouts.replay.used_up:
         return _write(outcome, ending, run)
     # Cut short before it had caught up with its record: what stands there knows more.
     if run_dir is not None:
@@ -275,12 +276,11 @@ def _phases(run: Run, serving: Held) -> Ending:
     if config.preflight and adapter.rollouts.replay.charged == 0:
         drive.run(check_endpoints(config))
     drive.run(serving.open())
-    minibatch = min(config.reflection_minibatch_size, len(plan.split.train))
-    val = run_seed_pass(adapter, plan.seed_prompt, minibatch)
+    val = run_seed_pass(adapter, plan.seed_prompt, minibatch_size(config, plan.split))
     split = dataclasses.replace(plan.split, val=val)
     if run_dir is not None:
         write_json(run_dir / SPLITS_FILE, plan.split.record(val))
-    stop = _search(run, split, minibatch, started)
+    stop = _search(run, split, started)
     _note_end(run, "optimize", stop)
     budget = adapter.rollouts.budget
     if config.resume and budget.charged == budget.replayed and stop.reason == "budget":
@@ -302,10 +302,10 @@ def _phases(run: Run, serving: Held) -> Ending:
     return Ending("finished", stop.reason, str(stop))
 
 
-def _search(run: Run, split: Split, minibatch: int, started: float) -> SearchStopped:
+def _search(run: Run, split: Split, started: float) -> SearchStopped:
     """gepa's search. What it found is in `progress.state`; returned is why it stopped."""
     config = run.config
-    proposal = 2 * minibatch * config.rollouts_per_task
+    proposal = proposal_cost(config, split)
     try:
         optimize(
             seed_candidate={COMPONENT: run.plan.seed_prompt},
@@ -313,7 +313,7 @@ def _search(run: Run, split: Split, minibatch: int, started: float) -> SearchSto
             valset=[task.data.idx for task in split.val],
             adapter=run.adapter,
             reflection_strategy=run.reflection,
-            reflection_minibatch_size=minibatch,
+            reflection_minibatch_size=minibatch_size(config, split),
             stop_callbacks=stop_check(
                 config, proposal, run.adapter, run.reflection, run.progress, started
             ),
@@ -334,9 +334,8 @@ def _search(run: Run, split: Split, minibatch: int, started: float) -> SearchSto
 
 def _note_end(run: Run, phase: Phase, stop: SearchStopped) -> None:
     """Put on record that a phase is over, for a run that goes on with a later one alone."""
-    rollouts, how = run.adapter.rollouts, (stop.reason, str(stop))
-    if rollouts.replay.ended.get(phase) != how:
-        reason, message = how
+    rollouts, reason, message = run.adapter.rollouts, stop.reason, str(stop)
+    if rollouts.replay.ended.get(phase) != (reason, message):
         rollouts.journal.decision(
             {"decision": "ended", "phase": phase, "reason": reason, "message": message}
         )
