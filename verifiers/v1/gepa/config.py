@@ -2,58 +2,37 @@
 
 The config *is* the environment's config (it inherits `EnvConfig`), narrowed to the class of the env
 that the ids name, so `--taskset.*` and `--agent.*` are typed and show in `-h`, and the object can
-be handed to `load_environment` as it is. Wherever the settings come from (flags, a file, Python),
-they are settled here in one place: an `[env]` block means the same as the flat keys, environment
-variables fill what nothing else set, and the ids choose the class.
+be handed to `load_environment` as it is.
 """
 
 import functools
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 from uuid import uuid4
 
 from pydantic import (
     AliasChoices,
     Field,
-    FiniteFloat,
     create_model,
     field_validator,
     model_validator,
 )
 from pydantic_config import BaseConfig
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.configs.client import ClientConfig
-from verifiers.v1.configs.env import TimeoutConfig
+from verifiers.v1.gepa.options import (
+    EvaluationOptions,
+    FaultOptions,
+    LimitOptions,
+    SearchOptions,
+)
+from verifiers.v1.gepa.settings import env_ids, fold_env, parsed, with_environment
 from verifiers.v1.runtimes import PrimeConfig, SubprocessConfig
 from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.texts import is_text
-
-
-class EnvironmentVariables(BaseSettings):
-    """What a run reads from the environment. Flags win over files, files over these."""
-
-    model_config = SettingsConfigDict(env_ignore_empty=True)
-
-    task_endpoints: Annotated[list[str], NoDecode] = []
-    """`TASK_ENDPOINTS`: base URLs of the task model's replicas, comma separated."""
-    vllm_base_url: str | None = None
-    """`VLLM_BASE_URL`: the task model's base URL where `TASK_ENDPOINTS` is not set."""
-    reflection_model_base_url: str | None = None
-    """`REFLECTION_MODEL_BASE_URL`: the teacher's base URL."""
-    reflection_model_id: str | None = None
-    """`REFLECTION_MODEL_ID`: the teacher's model id."""
-
-    @field_validator("task_endpoints", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return [url for part in value.split(",") if (url := part.strip())]
-        return value
 
 
 class RunConfig(BaseConfig):
@@ -65,13 +44,7 @@ class RunConfig(BaseConfig):
     """Directory of the run below `output_dir`. Defaults to `run.name`."""
 
 
-class EpisodeTimeout(TimeoutConfig):
-    """Seconds that an episode and its finalize hook may take. None = no limit."""
-
-    episode: float | None = 1800.0
-
-
-class GEPAConfig(vf.EnvConfig):
+class GEPAConfig(SearchOptions, LimitOptions, EvaluationOptions, FaultOptions, vf.EnvConfig):
     """One GEPA run: the environment, the models, the split, the budget."""
 
     narrowed: ClassVar[bool] = False
@@ -95,19 +68,6 @@ class GEPAConfig(vf.EnvConfig):
     phase: Literal["all", "optimize", "validate", "test"] = "all"
     """The phases to run: the search, the fresh comparison that picks the prompt, the comparison on
     the test tasks. `all` runs whatever the run has not done yet."""
-    num_finalists: int = Field(3, ge=1)
-    """Prompts, besides the seed prompt, that the validate phase compares."""
-    validation_rollouts: int = Field(1, ge=1)
-    """Fresh rollouts per val task and prompt in the validate phase."""
-    test_rollouts: int = Field(1, ge=1)
-    """Rollouts per test task and prompt in the test phase."""
-    rollouts_per_task: int = Field(1, ge=1)
-    """Rollouts that the search averages wherever it scores a prompt on a task, for noisy rewards.
-    Each is charged."""
-    evaluation_cache: Path | None = None
-    """Directory where runs share the rollouts of the validate and test phases, so that several
-    seeds evaluate the seed prompt once."""
-
     select: vf.SelectCLIConfig = vf.SelectCLIConfig()
     """Which of the taskset's tasks are used (`-n` limits, `-s` shuffles)."""
     num_train: int = Field(100, ge=1)
@@ -116,48 +76,11 @@ class GEPAConfig(vf.EnvConfig):
     """Tasks that every accepted prompt is scored on."""
     num_test: int = Field(50, ge=0)
     """Tasks set aside: nothing reads them during the search."""
-    seed: int = 0
-    """Seed of the search (which prompt is mutated, on which tasks). The split doesn't depend on
-    it."""
-
-    max_total_rollouts: int = Field(500, ge=1)
-    """Rollouts that the search may spend, a hard cap."""
-    allow_small_budget: bool = False
-    """Run even where the budget can't pay for the seed prompt's val pass and one full proposal."""
-    reflection_minibatch_size: int = Field(3, ge=1)
-    """Train tasks per proposal: run with the parent, shown to the teacher, run with the child."""
     reflection_columns: list[str] = Field(default_factory=list)
     """Extra fields to show the teacher: keys of a trace's `info`, else fields of the task."""
     initial_prompt: str | None = None
     """System prompt to start from. None = the one that all tasks carry."""
 
-    max_reflections: int | None = Field(None, ge=1)
-    """Stop after this many teacher calls."""
-    max_tokens: int | None = Field(None, ge=1)
-    """Stop before the iteration that starts with this many tokens spent by all roles together."""
-    max_minutes: FiniteFloat | None = Field(None, gt=0)
-    """Stop before the iteration that starts this long after the run (or its resume) did."""
-    patience: int | None = Field(None, ge=1)
-    """Stop after this many proposals in a row without a better val mean."""
-    perfect_score: FiniteFloat | None = None
-    """The best score that a task can give, if there is one: stop when the val mean reaches it, and
-    propose nothing from a minibatch where every task has it."""
-
-    max_attempts: int = Field(3, ge=1)
-    """Attempts per rollout and per teacher call, where the failure may pass."""
-    throttle_patience: FiniteFloat = Field(600.0, ge=0)
-    """Seconds that one rollout or teacher call waits out an endpoint that says to slow down (429);
-    such refusals are no failed attempts."""
-    max_dropped_fraction: float = Field(0.1, ge=0, lt=1)
-    """Share of a val pass, or of the tasks of a later phase, that may turn out impossible to
-    measure before the run stops."""
-    reflection_timeout: FiniteFloat | None = Field(600.0, gt=0)
-    """Seconds that a teacher call may take. None = no limit."""
-    timeout: EpisodeTimeout = EpisodeTimeout()
-    """Wall-clock limits: an episode that takes longer is a fault and is tried again. The agent's
-    own time budget is `agent.timeout.rollout`."""
-    preflight: bool = True
-    """Ask the endpoints before the first rollout whether they serve the models."""
     max_concurrent: int | None = Field(
         128, ge=1, validation_alias=AliasChoices("max_concurrent", "c")
     )
@@ -202,7 +125,7 @@ class GEPAConfig(vf.EnvConfig):
         """Parameters that the host doesn't know come from flags as text: `top_k` 3 is a number."""
         if not isinstance(value, dict):
             return value
-        return {key: _parsed(item) for key, item in value.items()}
+        return {key: parsed(item) for key, item in value.items()}
 
     @field_validator("model", "reflection_model")
     @classmethod
@@ -268,14 +191,6 @@ class GEPAConfig(vf.EnvConfig):
         return self.reflection_model or self.student, self.reflection_client or students
 
 
-def env_ids(data: dict[str, Any]) -> tuple[str, str]:
-    """The taskset id and env id that raw settings name, flat or in an `env` block."""
-    flat = fold_env(data)
-    taskset = flat.get("taskset")
-    ident = taskset.get("id") if isinstance(taskset, dict) else getattr(taskset, "id", "")
-    return str(ident or ""), str(flat.get("id") or "")
-
-
 @functools.cache
 def narrow(base: type[GEPAConfig], taskset_id: str, env_id: str) -> type[GEPAConfig]:
     """`base` with the fields of the env that the ids name (the single-agent env where they name
@@ -296,82 +211,3 @@ def narrow(base: type[GEPAConfig], taskset_id: str, env_id: str) -> type[GEPACon
     made = cast("type[GEPAConfig]", narrowed)
     made.narrowed = True
     return made
-
-
-ALIASES = {"m": "model", "c": "max_concurrent", "o": "output_dir", "v": "verbose"}
-
-
-def fold_env(data: dict[str, Any]) -> dict[str, Any]:
-    """Raw settings with their `env` block merged into the flat keys and short names spelled out.
-    Raises `ValueError` where one setting is given in two ways with different values, or a block is
-    no block."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if key != "env":
-            flat = _merge(flat, {ALIASES.get(key, key): value}, (), "")
-    block = data.get("env")
-    if isinstance(block, vf.EnvConfig):
-        block = block.model_dump(exclude_unset=True)
-    if block is not None:
-        if not isinstance(block, dict):
-            raise ValueError("env must be a block of settings")
-        block = {ALIASES.get(key, key): value for key, value in block.items()}
-        flat = _merge(flat, block, (), "env.")
-    for name in ("taskset", "agent"):
-        if isinstance(flat.get(name), str | int | float | list):
-            raise ValueError(f"{name} must be a block of settings, like {name}.id")
-    return flat
-
-
-def _merge(
-    flat: dict[str, Any], block: dict[str, Any], path: tuple[str, ...], prefix: str
-) -> dict[str, Any]:
-    merged = dict(flat)
-    for key, value in block.items():
-        here = (*path, key)
-        if key not in merged:
-            merged[key] = value
-        elif isinstance(value, dict) and isinstance(merged[key], dict):
-            merged[key] = _merge(merged[key], value, here, prefix)
-        elif merged[key] != value:
-            name = ".".join(here)
-            raise ValueError(
-                f"{name} is set twice, with different values: {merged[key]!r} as {name} and "
-                f"{value!r} as {prefix}{name}; drop one"
-            )
-    return merged
-
-
-def with_environment(data: dict[str, Any]) -> dict[str, Any]:
-    """Raw settings with what the environment variables add: an endpoint or teacher that nothing
-    else set."""
-    env = EnvironmentVariables()
-    data = dict(data)
-    urls = env.task_endpoints or ([env.vllm_base_url] if env.vllm_base_url else [])
-    if urls and not data.get("task_endpoints") and _sets_no(data.get("client"), "base_url"):
-        data["client"] = {**(data.get("client") or {}), "base_url": urls[0]}
-        if len(urls) > 1:
-            data["task_endpoints"] = urls
-    elif data.get("task_endpoints") and _sets_no(data.get("client"), "base_url"):
-        first = next(iter(data["task_endpoints"]))
-        data["client"] = {**(data.get("client") or {}), "base_url": first}
-    url = env.reflection_model_base_url
-    if url and _sets_no(data.get("reflection_client"), "base_url"):
-        data["reflection_client"] = {**(data.get("reflection_client") or {}), "base_url": url}
-    teacher = (env.reflection_model_id or "").strip()
-    if teacher and data.get("reflection_model") is None:
-        data["reflection_model"] = teacher
-    return data
-
-
-def _parsed(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    try:
-        return json.loads(value)
-    except ValueError:
-        return value
-
-
-def _sets_no(block: Any, key: str) -> bool:
-    return block is None or (isinstance(block, dict) and block.get(key) is None)

@@ -17,8 +17,9 @@ from pydantic import AliasChoices
 from pydantic_config import cli
 
 from verifiers.v1.configs.cli.eval import EvalConfig
-from verifiers.v1.gepa.config import EnvironmentVariables, GEPAConfig, env_ids, fold_env, narrow
+from verifiers.v1.gepa.config import GEPAConfig, narrow
 from verifiers.v1.gepa.files import CONFIG_FILE
+from verifiers.v1.gepa.settings import EnvironmentVariables, env_ids, fold_env
 from verifiers.v1.utils.generic import deep_merge
 from verifiers.v1.utils.texts import is_text
 

@@ -1,0 +1,81 @@
+"""The options of a run that have a job of their own, by that job; `GEPAConfig` inherits them."""
+
+from pathlib import Path
+
+from pydantic import Field, FiniteFloat
+from pydantic_config import BaseConfig
+
+from verifiers.v1.configs.env import TimeoutConfig
+
+
+class EpisodeTimeout(TimeoutConfig):
+    """Seconds that an episode and its finalize hook may take. None = no limit."""
+
+    episode: float | None = 1800.0
+
+
+class SearchOptions(BaseConfig):
+    """How the search goes."""
+
+    max_total_rollouts: int = Field(500, ge=1)
+    """Rollouts that the search may spend, a hard cap."""
+    allow_small_budget: bool = False
+    """Run even where the budget can't pay for the seed prompt's val pass and one full proposal."""
+    seed: int = 0
+    """Seed of the search (which prompt is mutated, on which tasks). The split doesn't depend on
+    it."""
+    reflection_minibatch_size: int = Field(3, ge=1)
+    """Train tasks per proposal: run with the parent, shown to the teacher, run with the child."""
+    rollouts_per_task: int = Field(1, ge=1)
+    """Rollouts that the search averages wherever it scores a prompt on a task, for noisy rewards.
+    Each is charged."""
+    perfect_score: FiniteFloat | None = None
+    """The best score that a task can give, if there is one: stop when the val mean reaches it, and
+    propose nothing from a minibatch where every task has it."""
+
+
+class LimitOptions(BaseConfig):
+    """When the search stops before its budget is spent; a resume may change them."""
+
+    max_reflections: int | None = Field(None, ge=1)
+    """Stop after this many teacher calls."""
+    max_tokens: int | None = Field(None, ge=1)
+    """Stop before the iteration that starts with this many tokens spent by all roles together."""
+    max_minutes: FiniteFloat | None = Field(None, gt=0)
+    """Stop before the iteration that starts this long after the run (or its resume) did."""
+    patience: int | None = Field(None, ge=1)
+    """Stop after this many proposals in a row without a better val mean."""
+
+
+class EvaluationOptions(BaseConfig):
+    """The phases after the search."""
+
+    num_finalists: int = Field(3, ge=1)
+    """Prompts, besides the seed prompt, that the validate phase compares."""
+    validation_rollouts: int = Field(1, ge=1)
+    """Fresh rollouts per val task and prompt in the validate phase."""
+    test_rollouts: int = Field(1, ge=1)
+    """Rollouts per test task and prompt in the test phase."""
+    evaluation_cache: Path | None = None
+    """Directory where runs share the rollouts of the validate and test phases, so that several
+    seeds evaluate the seed prompt once."""
+
+
+class FaultOptions(BaseConfig):
+    """What is done about failures."""
+
+    max_attempts: int = Field(3, ge=1)
+    """Attempts per rollout and per teacher call, where the failure may pass."""
+    throttle_patience: FiniteFloat = Field(600.0, ge=0)
+    """Seconds that one rollout or teacher call waits out an endpoint that says to slow down (429);
+    such refusals are no failed attempts."""
+    max_dropped_fraction: float = Field(0.1, ge=0, lt=1)
+    """Share of a val pass, or of the tasks of a later phase, that may turn out impossible to
+    measure before the run stops."""
+    reflection_timeout: FiniteFloat | None = Field(600.0, gt=0)
+    """Seconds that a teacher call may take. None = no limit."""
+    timeout: EpisodeTimeout = EpisodeTimeout()
+    """Wall-clock limits: an episode that takes longer is a fault and is tried again. The agent's
+    own time budget is `agent.timeout.rollout`."""
+    preflight: bool = True
+    """Ask the endpoints before the first rollout whether they serve the models."""
