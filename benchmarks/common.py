@@ -1,0 +1,136 @@
+"""What the benchmarks share: the endpoint in a process of its own, a run of ours or of the host's
+in another, and how a table is printed."""
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+
+NULL_SEAT = ["--env.agent.harness.id", "null", "--env.agent.runtime.type", "subprocess"]
+"""The host's own way to run a chat: its `null` harness, a process per rollout."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """Where the scripted models are."""
+
+    url: str
+    teacher_url: str
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run that has ended. Seconds are those of the command after its imports."""
+
+    folder: Path
+    """Its run directory."""
+    rollouts: int
+    """Lines of its `traces.jsonl`."""
+    wall: float
+    cpu: float
+    """CPU seconds of its process and of all that it started; the endpoint's are not in it."""
+    memory: float
+    """MB at most in use by its process."""
+
+
+@contextlib.contextmanager
+def served(
+    latency: float = 0.0, teacher_latency: float = 0.0, noise: float = 0.0, seed: int = 0
+) -> Iterator[Served]:
+    """The endpoint in a process of its own (see `endpoint.py`)."""
+    flags = ["--latency", latency, "--teacher-latency", teacher_latency, "--noise", noise]
+    command = [sys.executable, HERE / "endpoint.py", *flags, "--seed", seed]
+    with subprocess.Popen(
+        [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        base = f"http://127.0.0.1:{int(process.stdout.readline())}"
+        try:
+            yield Served(f"{base}/v1", f"{base}/teacher/v1")
+        finally:
+            process.stdin.close()
+
+
+def run_gepa(
+    endpoint: Served, folder: Path, *args: str, taskset: str = "support-intent-v1"
+) -> Measured:
+    """Our command as a new run below `folder`."""
+    return _run("gepa", endpoint, folder, taskset, "--local", *args)
+
+
+def run_vf_gepa(
+    endpoint: Served, folder: Path, *args: str, taskset: str = "support-intent-v1"
+) -> Measured:
+    """The host's command with its `null` harness, in a process where nothing of ours is mounted, as
+    a new run below `folder`."""
+    return _run("vf-gepa", endpoint, folder, taskset, *NULL_SEAT, *args)
+
+
+def _run(command: str, endpoint: Served, folder: Path, *args: str) -> Measured:
+    """Raises RuntimeError with the end of its output where the command fails."""
+    run_dir = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+    report, log = run_dir.with_suffix(".json"), run_dir.with_suffix(".log")
+    run_dir.rmdir()
+    places = ["--client.base-url", endpoint.url, "--reflection-client.base-url"]
+    places += [endpoint.teacher_url, "-o", str(folder), "--run.name", run_dir.name]
+    models = ["-m", "student", "--reflection-model", "teacher"]
+    with log.open("wb") as output:
+        subprocess.run(
+            [sys.executable, HERE / "timed.py", report, command, *args, *models, *places],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=_environment(),
+            check=False,
+        )
+    if not report.exists() or (took := json.loads(report.read_bytes())).pop("status"):
+        raise RuntimeError(f"{command} failed:\n{log.read_text('utf-8', 'replace')[-4000:]}")
+    with (run_dir / "traces.jsonl").open("rb") as traces:
+        rollouts = sum(1 for _ in traces)
+    return Measured(run_dir, rollouts, **took)
+
+
+def _environment() -> dict[str, str]:
+    """This process's, with the tasksets of the checkout, so that both commands find the same."""
+    paths = [str(path) for path in (ROOT / "environments").iterdir()]
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *filter(None, inherited)])}
+
+
+def machine() -> str:
+    """The machine and the versions that figures were measured with, on one line."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+        model = named[0] if named else model
+    packages = ", ".join(f"{name} {version(name)}" for name in ("verifiers", "gepa"))
+    return f"{cpus} CPUs ({model}), Python {platform.python_version()}, {packages}"
+
+
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """One table on stdout, the machine below it; all columns but the first are figures."""
+    table = Table(title=title, title_justify="left")
+    for number, column in enumerate(columns):
+        table.add_column(column, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    console = Console()
+    console.width = max(console.width, 100)
+    console.print(table)
+    console.print(machine(), highlight=False)

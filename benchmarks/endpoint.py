@@ -1,0 +1,98 @@
+"""The scripted student and teacher in a process of their own, which every benchmark asks.
+
+    python benchmarks/endpoint.py --latency 1 --teacher-latency 5
+
+It prints its port and serves till its standard input is closed, so it can't outlive a benchmark
+that was killed. It keeps nothing of a request and does as little as it can, because it shares the
+machine with what is measured. The noise of the student is drawn afresh for each rollout, the same
+in every run: it depends on how often the prompt was asked about the message before.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections import Counter
+from pathlib import Path
+
+from aiohttp import web
+from pydantic_core import from_json, to_json
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from verifiers_gepa.endpoint import Request
+from verifiers_gepa.scripted import student, teacher
+
+
+def completion(model: str, text: str, request: Request) -> bytes:
+    """The body of a chat completion; usage counts words."""
+    asked, answered = len(request.system.split()) + len(request.user.split()), len(text.split())
+    return to_json(
+        {
+            "id": "chatcmpl-benchmark",
+            "object": "chat.completion",
+            "created": 0,
+            "model": model,
+            "choices": [
+                {
+                    "index": 0,
+                    "message": {"role": "assistant", "content": text},
+                    "finish_reason": "stop",
+                }
+            ],
+            "usage": {
+                "prompt_tokens": asked,
+                "completion_tokens": answered,
+                "total_tokens": asked + answered,
+            },
+        }
+    )
+
+
+def application(latency: float, teacher_latency: float, noise: float, seed: int) -> web.Application:
+    """Both models behind `/v1` and `/teacher/v1`; latencies are in seconds per reply."""
+    asked: Counter[tuple[str, str]] = Counter()
+
+    async def answer(http: web.Request) -> web.Response:
+        request = Request(http.path, from_json(await http.read()), http.headers)
+        if request.to_teacher:
+            text, wait = teacher(request.user, seed), teacher_latency
+        else:
+            draw = seed
+            if noise:
+                key = (request.system, request.user)
+                draw, asked[key] = seed + 1_000_003 * asked[key], asked[key] + 1
+            text, wait = student(request.system, request.user, draw, noise), latency
+        if wait:
+            await asyncio.sleep(wait)
+        body = completion(str(request.body["model"]), text, request)
+        return web.Response(body=body, content_type="application/json")
+
+    async def models(_: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "student"}, {"id": "teacher"}]})
+
+    app = web.Application(client_max_size=1 << 30)
+    for base in ("/v1", "/teacher/v1"):
+        app.router.add_post(f"{base}/chat/completions", answer)
+        app.router.add_get(f"{base}/models", models)
+    return app
+
+
+async def serve(app: web.Application) -> None:
+    """Print the port, then serve till standard input ends."""
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0, backlog=1024)
+    await site.start()
+    print(runner.addresses[0][1], flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    await runner.cleanup()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--latency", type=float, default=0.0, help="seconds per student reply")
+    parser.add_argument("--teacher-latency", type=float, default=0.0)
+    parser.add_argument("--noise", type=float, default=0.0, help="see verifiers_gepa.simulated")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    asyncio.run(serve(application(**vars(options))))
