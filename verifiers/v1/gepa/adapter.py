@@ -88,7 +88,7 @@ class GEPAAdapter:
         `BudgetExhausted` before the first of them where they don't all fit."""
         asked = [self._ask(candidate[COMPONENT], batch) for candidate, batch in items]
         jobs = [
-            Job(one.prompt, self._tasks[idx][1], one.split)
+            Job(one.prompt, self._tasks[idx][1], one.split, keep=one.split == "train")
             for one in asked
             for idx, wanted in zip(one.batch, one.wanted, strict=True)
             for _ in range(self.repeats * wanted)

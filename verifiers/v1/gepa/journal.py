@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,8 +34,10 @@ Phase = Literal["optimize", "validate", "test"]
 """What a rollout is for. Only the search, `optimize`, is charged to the budget."""
 
 
+@lru_cache(maxsize=64)
 def prompt_digest(prompt: str) -> str:
-    """SHA-256 of a text: a candidate's name in the record."""
+    """SHA-256 of a text: a candidate's name in the record. Cached, because every rollout of a
+    candidate asks for it."""
     return hashlib.sha256(prompt.encode("utf-8")).hexdigest()
 
 

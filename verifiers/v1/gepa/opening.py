@@ -6,6 +6,7 @@ a reward that always raises, or a prompt that never arrives, costs a few rollout
 """
 
 import logging
+from dataclasses import replace
 
 from verifiers.v1.gepa.adapter import GEPAAdapter
 from verifiers.v1.gepa.dataset import task_idx
@@ -85,10 +86,12 @@ def _pilots(adapter: GEPAAdapter, jobs: list[Job], tasks: int) -> list[Measureme
     """The first rollouts, one by one, up to the first that is measured."""
     measured: list[Measurement] = []
     for job in jobs:
-        measured += adapter.drive.run(adapter.rollouts.measure([job], STEP))
-        if measured[-1].source is not None:
-            _check_arrival(job, measured[-1])
-            break
+        seen = replace(job, keep=True)
+        (measurement,) = adapter.drive.run(adapter.rollouts.measure([seen], STEP))
+        if measurement.episode_id:
+            _check_arrival(job, measurement)
+            return [*measured, replace(measurement, source=None)]
+        measured.append(measurement)
         adapter.unmeasured.check_share(len(measured), tasks, measured[-1].cause)
     return measured
 

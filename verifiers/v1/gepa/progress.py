@@ -8,6 +8,7 @@ also write a pickle there, load it from there, and write HTML in the locale's en
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ class Progress:
 
     def on_candidate_accepted(self, event: CandidateAcceptedEvent) -> None:
         self.accepted += 1
-        self.write_files()
+        self._write(CANDIDATES_FILE, lambda state: _json(state.program_candidates))
 
     def on_candidate_rejected(self, event: CandidateRejectedEvent) -> None:
         self.rejected += 1
@@ -84,17 +85,17 @@ class Progress:
         )
 
     def write_files(self) -> None:
-        """Write gepa's files for the state as it is. Raises `Fault` where the disk refuses."""
+        """Write all of gepa's files, at the end: the log and the tree grow with the run, and a step
+        must not pay for those before it. Raises `Fault` where the disk refuses."""
+        self._write(CANDIDATES_FILE, lambda state: _json(state.program_candidates))
+        self._write(RUN_LOG_FILE, lambda state: _json(state.full_program_trace))
+        self._write(TREE_FILE, candidate_tree_html)
+
+    def _write(self, name: str, text: Callable[[GEPAState[str, int]], str]) -> None:
         if self._run_dir is None or self.state is None:
             return
-        texts = {
-            CANDIDATES_FILE: _json(self.state.program_candidates),
-            RUN_LOG_FILE: _json(self.state.full_program_trace),
-            TREE_FILE: candidate_tree_html(self.state),
-        }
         try:
-            for name, text in texts.items():
-                write_text(self._run_dir / name, text)
+            write_text(self._run_dir / name, text(self.state))
         except OSError as error:
             raise Fault(f"the run directory could not be written: {error}") from error
 

@@ -171,7 +171,7 @@ class Reflection:
         self._journal = journal
         self._replay = replay
         self._budget = budget
-        self._known = {seed_prompt.rstrip()}
+        self._known = {prompt_digest(seed_prompt.rstrip())}
         self._unusable_in_row = 0
         self._stop: BaseException | None = None
 
@@ -284,10 +284,11 @@ class Reflection:
             who = "the teacher refused" if refused else "the teacher's endpoint failed"
             return NoProposal(f"{who}: {answer.verdict.cause}")
         text = extract_prompt(answer.text, answer.finish_reason)
-        if isinstance(text, str) and text.rstrip() in self._known:
-            return NoProposal(DUPLICATE)
         if isinstance(text, str):
-            self._known.add(text.rstrip())
+            digest = prompt_digest(text.rstrip())
+            if digest in self._known:
+                return NoProposal(DUPLICATE)
+            self._known.add(digest)
         return text
 
     def _count(self, verdict: Verdict, reason: str) -> None:

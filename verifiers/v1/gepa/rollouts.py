@@ -47,6 +47,9 @@ class Job:
     task: Task
     split: str
     phase: Phase = "optimize"
+    keep: bool = False
+    """Whether its episode will be read. One that will not is let go once it is in the journal: a val
+    pass would hold hundreds at a time."""
 
 
 @dataclass(frozen=True)
@@ -59,17 +62,14 @@ class Measurement:
     """Why not; of a measured one, why no model call of it was answered."""
     occurrence: int = 0
     """How often the same prompt ran on the same task before."""
+    episode_id: str = ""
+    """Empty where no episode was measured, or another run measured it."""
     source: Episode | Recorded | None = None
+    """Where the episode is; None where there is none, or the job did not `keep` it."""
     live: bool = True
     """Whether it ran now, or comes from the record or the cache."""
     reused: bool = False
     """Whether another run measured it."""
-
-    @property
-    def episode_id(self) -> str:
-        if isinstance(self.source, Recorded):
-            return self.source.episode_id
-        return self.source.id if self.source else ""
 
     def episode(self) -> WireEpisode:
         """The episode as a reader of the record sees it, whether it ran now or then: what the
@@ -195,8 +195,9 @@ class Rollouts:
         self.budget.replayed += 1
         self.budget.attempted += 1
         self._count(job, measured=True)
-        stamp = recorded.stamp
-        return occurrence, Measurement(stamp.score, stamp.cause, occurrence, recorded, live=False)
+        stamp, name = recorded.stamp, recorded.episode_id
+        kept = recorded if job.keep else None
+        return occurrence, Measurement(stamp.score, stamp.cause, occurrence, name, kept, live=False)
 
     def _cached(self, key: tuple[Phase, str, str], occurrence: int) -> Measurement | None:
         """What another run stored of this rollout, in a phase that is not charged."""
@@ -228,8 +229,7 @@ class Rollouts:
         for at once, so that neither the order of finishing nor a resume can matter)."""
         self._lowest = min([self._lowest, *(m.score for m in batch if m.score is not None)])
         return [
-            replace(m, score=self._lowest) if m.score is None and m.source is not None else m
-            for m in batch
+            replace(m, score=self._lowest) if m.score is None and m.episode_id else m for m in batch
         ]
 
     async def _measure(self, job: Job, occurrence: int) -> Measurement:
@@ -252,7 +252,9 @@ class Rollouts:
         if self.cache is not None and job.phase != "optimize" and score is not None:
             key = (job.phase, prompt_digest(job.prompt), self.task_hash(job.task))
             self.cache.put(*key, occurrence, score)
-        return Measurement(score, outcome.verdict.cause, occurrence, outcome.episode)
+        episode = outcome.episode
+        kept = episode if job.keep else None
+        return Measurement(score, outcome.verdict.cause, occurrence, episode.id, kept)
 
     async def _attempt(self, job: Job, occurrence: int, number: int) -> _Attempt:
         # The place is held until the line is written: what a kill can lose is what is in flight.

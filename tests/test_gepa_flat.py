@@ -1,0 +1,43 @@
+"""What a step costs does not grow with the steps before it: seen from inside a running search, at
+each of its teacher calls."""
+
+import gc
+import itertools
+from pathlib import Path
+
+from tests.support import Request, fenced, good_student, run, scripted
+from verifiers.v1.episode import Episode
+
+MINIBATCH = 2
+
+
+def test_a_step_rewrites_no_growing_file_and_holds_no_episode_of_an_earlier_one(
+    tmp_path: Path,
+) -> None:
+    files: list[set[str]] = []
+    held: list[int] = []
+    numbers = itertools.count(1)
+
+    def teacher(_: Request) -> str:
+        files.append({file.name for file in (tmp_path / "run0").iterdir()})
+        gc.collect()
+        held.append(sum(isinstance(item, Episode) for item in gc.get_objects()))
+        number = next(numbers)
+        return fenced(f"Answer. {'GOOD ' * number}")
+
+    def student(request: Request) -> str:
+        # Better with each accepted prompt: question k is answered from the k-th on.
+        number = int(request.user.removeprefix("question "))
+        return good_student(request) if request.system.count("GOOD") > number % 4 else "wrong"
+
+    gc.collect()
+    before = sum(isinstance(item, Episode) for item in gc.get_objects())
+    with scripted(student, teacher) as endpoint:
+        done = run(endpoint, tmp_path, "--max-total-rollouts", "60")
+    assert done.status == 0
+    steps = [line for line in done.json("run_log.json") if "new_program_idx" in line]
+    assert len(steps) >= 2
+    assert "candidates.json" in files[-1]
+    assert not {"run_log.json", "candidate_tree.html"} & set().union(*files)
+    # The parent's minibatch, and what gepa has not let go yet of the step before: two more.
+    assert max(held) - before <= 3 * MINIBATCH
