@@ -181,7 +181,7 @@ OTHER_ENDS = {"SIGINT", "SIGTERM", "killed", "fault"}
 def test_the_table_of_finish_reasons() -> None:
     listed = first_column(section(DOCS / "failures.md", "Stop conditions"))
     asked = re.findall(r'yield "(\w+)"', (HOME / "stops.py").read_text("utf-8"))
-    assert set(listed) == {*asked, "unusable_replies", "ended"}
+    assert set(listed) == {*asked, "unusable_replies", "teacher_echoes", "ended"}
     page = section(DOCS / "outputs.md", "result.json")
     (row,) = (line for line in page.splitlines() if line.startswith("| `finish_reason`"))
     reasons = set(SCHEMA["properties"]["finish_reason"]["enum"])

@@ -52,6 +52,8 @@ def test_a_better_prompt_is_found_and_everything_is_on_record(tmp_path: Path) ->
         "failed": 0,
         "accepted": 1,
         "rejected": 0,
+        "evaluated": 1,
+        "effective": 1,
     }
     assert done.charged == len(student_requests(endpoint)) == 12
 

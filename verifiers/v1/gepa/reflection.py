@@ -173,6 +173,7 @@ class Reflection:
         self._budget = budget
         self._known = {prompt_digest(seed_prompt.rstrip())}
         self._unusable_in_row = 0
+        self._echoes_in_row = 0
         self._stop: BaseException | None = None
 
     def reflect(
@@ -271,7 +272,7 @@ class Reflection:
         if isinstance(text, NoProposal):
             self._count(answer.verdict, text.reason)
             return ReflectionProposal(new_texts={})
-        self._unusable_in_row = 0
+        self._unusable_in_row = self._echoes_in_row = 0
         return ReflectionProposal(
             new_texts={COMPONENT: text},
             prompts={COMPONENT: request.prompt},
@@ -300,9 +301,17 @@ class Reflection:
             self._stop = Fault(f"the teacher failed: {verdict.cause} ({where})")
             return
         # The endpoint works; it is the reply that is of no use.
-        self.counts["duplicate" if reason == DUPLICATE else "unusable"] += 1
+        echo = reason == DUPLICATE
+        self.counts["duplicate" if echo else "unusable"] += 1
         self._unusable_in_row += 1
-        if self._unusable_in_row == MAX_UNUSABLE:
+        self._echoes_in_row += echo
+        if self._echoes_in_row == MAX_UNUSABLE:
+            self._stop = SearchStopped(
+                "teacher_echoes",
+                f"{MAX_UNUSABLE} replies of the teacher in a row held a prompt that the run had "
+                "already tried",
+            )
+        elif self._unusable_in_row == MAX_UNUSABLE:
             self._stop = SearchStopped(
                 "unusable_replies",
                 f"{MAX_UNUSABLE} replies of the teacher in a row held no proposal (the last: "

@@ -28,6 +28,7 @@ from verifiers.v1.gepa.files import (
     TRACES_FILE,
     TREE_FILE,
 )
+from verifiers.v1.gepa.hints import hints
 from verifiers.v1.gepa.identity import LIMIT_FIELDS, OWN_FIELDS, PACKAGES, run_identity
 from verifiers.v1.gepa.replay import RecordError, Replay
 from verifiers.v1.gepa.rundir import resume_command, write_json
@@ -69,7 +70,8 @@ class Outcome:
     """`budget`, `charged` (measured in the search), `attempted`, `failed`, `replayed` (measured by
     an earlier process of the run), `reused` (by other runs), `uncharged` (measured, by phase)."""
     proposals: dict[str, int]
-    """`tried`, and of those `accepted`, `rejected`, `duplicate`, `unusable`, `failed`."""
+    """`tried`, and of those `accepted`, `rejected`, `duplicate`, `unusable`, `failed`; `evaluated`,
+    and of those `effective`."""
     tokens: dict[str, dict[str, int]]
     """Reported `input` and `output` tokens by role: student, teacher, judges."""
     endpoints: list[dict[str, Any]]
@@ -107,7 +109,7 @@ def result_object(outcome: Outcome, config: GEPAConfig, split: Split) -> dict[st
     """The object that `result.json` holds."""
     evaluation, comparison = outcome.evaluation, outcome.evaluation.comparison
     invalid = _invalid_reasons(outcome, config, split)
-    return {
+    result = {
         "status": outcome.status,
         "finish_reason": outcome.finish_reason,
         "message": outcome.message,
@@ -151,6 +153,7 @@ def result_object(outcome: Outcome, config: GEPAConfig, split: Split) -> dict[st
         },
         "versions": {name: version(name) for name in PACKAGES},
     }
+    return {**result, "hints": hints(result)}
 
 
 def write_outcome(outcome: Outcome, config: GEPAConfig) -> None:
@@ -188,7 +191,7 @@ def amend_result(run_dir: Path, status: Status, reason: str, message: str) -> No
         ending = {"status": status, "finish_reason": reason, "message": message}
         invalid = [] if status == "finished" else [f"the run did not finish ({reason})"]
         partial = {"partial": status != "finished", "valid_for_aggregation": not invalid}
-        write_json(path, {**result, **ending, **partial, "invalid_reasons": invalid})
+        write_json(path, {**result, **ending, **partial, "invalid_reasons": invalid, "hints": []})
 
 
 def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
@@ -204,6 +207,8 @@ def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
         )
     if headline := headline_of(outcome):
         logger.info("%s", headline)
+    for hint in outcome.result["hints"]:
+        logger.info("hint (%s): %s", hint["code"], hint["text"])
     if outcome.run_dir is not None:
         mark = " (partial: the best so far)" if outcome.partial else ""
         logger.info("prompt: %s%s", outcome.run_dir / PROMPT_FILE, mark)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, task_idx
+from verifiers.v1.gepa.effects import effects_of
 from verifiers.v1.gepa.evaluation import Evaluation
 from verifiers.v1.gepa.progress import Progress
 from verifiers.v1.gepa.reflection import Reflection
@@ -67,6 +68,7 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
         warnings.append(
             "the prompt holds carriage returns; vf-eval drops them when it reads the prompt's file"
         )
+    effects = effects_of(run.progress.state)
     outcome = Outcome(
         status=ending.status,
         finish_reason=ending.reason,
@@ -91,6 +93,8 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
             **run.reflection.counts,
             "accepted": run.progress.accepted,
             "rejected": run.progress.rejected,
+            "evaluated": effects.evaluated,
+            "effective": effects.effective,
         },
         tokens=budget.tokens,
         endpoints=rollouts.endpoints.counts(),

@@ -9,12 +9,17 @@ from gepa.utils import StopperProtocol
 from verifiers.v1.gepa.adapter import GEPAAdapter
 from verifiers.v1.gepa.budget import SearchStopped
 from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.effects import Effects, effects_of
 from verifiers.v1.gepa.files import STOP_FILE
 from verifiers.v1.gepa.progress import Progress
 from verifiers.v1.gepa.reflection import Reflection
 
 IDLE_ITERATIONS = 10
 """Iterations in a row that charge nothing before the run stops: it would go on for ever."""
+
+FUTILE_PROPOSALS = 10
+"""Proposals that a search evaluates before it stops because not one of them has changed a score.
+A larger `patience` takes its place."""
 
 
 def stop_check(
@@ -31,13 +36,16 @@ def stop_check(
     rollouts = adapter.rollouts
     charged_before = -1
     idle = 0
+    effects = Effects()
 
     def check(gepa_state: GEPAState[str, int]) -> bool:
-        nonlocal charged_before, idle
+        nonlocal charged_before, idle, effects
         adapter.drive.check()
         progress.start_iteration(gepa_state)
         idle = idle + 1 if rollouts.budget.charged == charged_before else 0
         charged_before = rollouts.budget.charged
+        if not effects.effective:  # one effect is enough, and the trace grows with the run
+            effects = effects_of(gepa_state)
         if not rollouts.replay.used_up:
             return False  # what is on record was done, whatever the conditions are now
         ended = rollouts.replay.ended
@@ -57,6 +65,11 @@ def stop_check(
             yield "budget", "the budget does not pay for another proposal"
         if config.perfect_score is not None and best is not None and best >= config.perfect_score:
             yield "perfect", f"the val mean reached {best:g}"
+        tried, allowed = effects.evaluated, max(FUTILE_PROPOSALS, config.patience or 0)
+        if not effects.effective and tried >= allowed and effects.only_score is not None:
+            yield "one_score", f"every rollout of {tried} proposals scored {effects.only_score:g}"
+        elif not effects.effective and tried >= allowed:
+            yield "no_effect", f"none of {tried} proposals changed the score of any task"
         if config.max_reflections and reflection.counts["tried"] >= config.max_reflections:
             yield "max_reflections", f"{config.max_reflections} teacher calls were made"
         if config.max_tokens and budget.total_tokens >= config.max_tokens:
