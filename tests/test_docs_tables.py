@@ -145,6 +145,7 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "seed": ("1",),
     "reflection_minibatch_size": ("2",),
     "rollouts_per_task": ("2",),
+    "reuse_rollouts": ("2",),
     "perfect_score": ("1",),
 }
 """Another value than the default for every option that the lists of failures.md name: what follows

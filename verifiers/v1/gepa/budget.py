@@ -41,7 +41,8 @@ class Budget:
     """Measured by an earlier process of this run and taken from its record; they are charged and
     attempted as well."""
     reused: int = 0
-    """Measured by other runs and taken from the evaluation cache; neither charged nor attempted."""
+    """Measured by other runs and taken from the evaluation cache, or by this search and taken once
+    more; neither charged nor attempted."""
     uncharged: dict[str, int] = field(default_factory=dict)
     """Measured in the other phases, by phase."""
     tokens: dict[str, dict[str, int]] = field(default_factory=dict)

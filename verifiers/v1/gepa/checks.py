@@ -217,6 +217,20 @@ def check_cache(config: GEPAConfig) -> None:
         raise ConfigError(f"--evaluation-cache: {config.evaluation_cache} can't be written")
 
 
+def check_reuse(config: GEPAConfig) -> None:
+    """Rollouts are reused from the record of the run. Raises `ConfigError`."""
+    limit = config.reuse_rollouts
+    if limit is None:
+        return
+    if not config.save_results:
+        raise ConfigError("--reuse-rollouts takes them from the run's record: save results")
+    if limit < config.rollouts_per_task:
+        raise ConfigError(
+            f"--reuse-rollouts {limit} leaves too few to average with --rollouts-per-task "
+            f"{config.rollouts_per_task}: raise it to at least that"
+        )
+
+
 def check_run_dir(config: GEPAConfig) -> None:
     """A run directory is never silently written over, and only a run's own is gone on with. Raises
     `ConfigError`."""

@@ -94,6 +94,12 @@ def proposal_cost(config: GEPAConfig, split: Split) -> int:
     return 2 * minibatch_size(config, split) * config.rollouts_per_task
 
 
+def least_cost(config: GEPAConfig, split: Split) -> int:
+    """Rollouts of the cheapest proposal: where rollouts are reused, its parent may cost nothing."""
+    cost = proposal_cost(config, split)
+    return cost if config.reuse_rollouts is None else cost // 2
+
+
 def split_tasks(taskset: Taskset, config: GEPAConfig) -> Split:
     """Select and split the taskset's tasks, reading no further than the split needs. Raises
     `SplitError` with the numbers where there are too few."""

@@ -53,6 +53,7 @@ def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str
         "seed_prompt": seed_prompt,
         "reflection_minibatch_size": config.reflection_minibatch_size,
         "rollouts_per_task": config.rollouts_per_task,
+        "reuse_rollouts": config.reuse_rollouts,
         "perfect_score": config.perfect_score,
         **{name: getattr(config, name) for name in EVALUATION_FIELDS},
         "split": {name: [task["hash"] for task in parts[name]] for name in NAMES},

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import hashlib
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -62,6 +63,23 @@ class Stamp(BaseModel):
     """Whether it counts against the budget."""
 
 
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An episode in the record: it stays in the file till it is asked for."""
+
+    episode_id: str
+    path: Path
+    offset: int
+    """Of its line, in bytes."""
+    size: int
+
+    def line(self) -> bytes:
+        """The episode's line of `traces.jsonl`."""
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            return file.read(self.size)
+
+
 class RecordedEpisode(Episode):
     """An episode as a line of `traces.jsonl`."""
 
@@ -77,25 +95,29 @@ class Journal:
         self._lock = asyncio.Lock()
         self._writers_lock = asyncio.Lock()
 
-    async def episode(self, episode: Episode, stamp: Stamp) -> None:
-        """Append a finished episode; once begun, it is written whatever is cancelled."""
+    async def episode(self, episode: Episode, stamp: Stamp) -> Stored | None:
+        """Append a finished episode; once begun, it is written whatever is cancelled. Where it was
+        written, None without a directory."""
         if self.run_dir is None:
-            return
+            return None
         fields = {name: getattr(episode, name) for name in Episode.model_fields}
         fields["group"] = GroupInfo(id=f"{stamp.phase}/{stamp.split}/{stamp.candidate[:12]}")
         recorded = RecordedEpisode.model_construct(**fields, gepa=stamp)
-        await run_shielded(self._write(self.run_dir, recorded))
+        return await run_shielded(self._write(self.run_dir, recorded))
 
-    async def _write(self, run_dir: Path, recorded: RecordedEpisode) -> None:
+    async def _write(self, run_dir: Path, recorded: RecordedEpisode) -> Stored:
+        path = run_dir / TRACES_FILE
         # The cut must come before the next line, so it is made under the same lock.
         async with self._lock:
             try:
+                start = path.stat().st_size if path.exists() else 0
                 await append_episode(run_dir, recorded, self._writers_lock)
             except PydanticSerializationError:
                 _make_storable(recorded)
                 await self._write_again(run_dir, recorded)
             except OSError as error:
-                raise _refused(run_dir / TRACES_FILE, error) from error
+                raise _refused(path, error) from error
+            return Stored(recorded.id, path, start, path.stat().st_size - start)
 
     async def _write_again(self, run_dir: Path, recorded: RecordedEpisode) -> None:
         try:

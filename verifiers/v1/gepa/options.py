@@ -29,6 +29,9 @@ class SearchOptions(BaseConfig):
     rollouts_per_task: int = Field(1, ge=1)
     """Rollouts that the search averages wherever it scores a prompt on a task, for noisy rewards.
     Each is charged."""
+    reuse_rollouts: int | None = Field(None, ge=1)
+    """Fresh rollouts of the search per prompt and task; after so many, they are taken from the
+    run's record in turn, at no cost. None = always fresh."""
     perfect_score: FiniteFloat | None = None
     """The best score that a task can give, if there is one: stop when the val mean reaches it, and
     propose nothing from a minibatch where every task has it."""

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from verifiers.v1.gepa.files import DECISIONS_FILE, REFLECTIONS_FILE, TRACES_FILE
-from verifiers.v1.gepa.journal import Stamp, drop_torn_line
+from verifiers.v1.gepa.journal import Stamp, Stored, drop_torn_line
 from verifiers.v1.types import Usage
 
 logger = logging.getLogger(__name__)
@@ -37,21 +37,12 @@ class Divergence(BaseException):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A measured rollout of the record; its episode stays in the file till it is asked for."""
+    """A measured rollout of the record."""
 
     stamp: Stamp
-    episode_id: str
-    path: Path
-    offset: int
-    size: int
+    stored: Stored
     usage: tuple[tuple[str, Usage], ...]
     """Role and reported tokens of its calls."""
-
-    def line(self) -> bytes:
-        """The episode's line of `traces.jsonl`."""
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            return file.read(self.size)
 
 
 class GivenUp:
@@ -152,8 +143,8 @@ class Replay:
         self.charged += stamp.charged
         if stamp.verdict == "measured":
             key = (stamp.phase, stamp.candidate, stamp.task)
-            recorded = Recorded(stamp, row["id"], path, offset, size, usage)
-            self._rollouts[key, stamp.occurrence] = recorded
+            stored = Stored(row["id"], path, offset, size)
+            self._rollouts[key, stamp.occurrence] = Recorded(stamp, stored, usage)
         else:
             self.failed += 1
             self.usage += usage

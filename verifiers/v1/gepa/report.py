@@ -68,7 +68,8 @@ class Outcome:
     """Prompts that won their minibatch when the budget no longer paid for their val pass."""
     rollouts: dict[str, Any]
     """`budget`, `charged` (measured in the search), `attempted`, `failed`, `replayed` (measured by
-    an earlier process of the run), `reused` (by other runs), `uncharged` (measured, by phase)."""
+    an earlier process of the run), `reused` (by other runs, or once more),
+    `uncharged` (measured, by phase)."""
     proposals: dict[str, int]
     """`tried`, and of those `accepted`, `rejected`, `duplicate`, `unusable`, `failed`; `evaluated`,
     and of those `effective`."""

@@ -11,6 +11,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 
 from pydantic import TypeAdapter
 
@@ -22,10 +23,11 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import content_hash
 from verifiers.v1.gepa.endpoints import Endpoints
 from verifiers.v1.gepa.failures import Fault, Verdict, judge_episode, was_throttled
-from verifiers.v1.gepa.journal import Journal, Phase, Stamp, prompt_digest
+from verifiers.v1.gepa.journal import Journal, Phase, Stamp, Stored, prompt_digest
 from verifiers.v1.gepa.privacy import keys_of, scrub_errors
-from verifiers.v1.gepa.replay import Recorded, Replay
+from verifiers.v1.gepa.replay import Key, Recorded, Replay
 from verifiers.v1.gepa.retries import retry_policy
+from verifiers.v1.gepa.reuse import Reuse
 from verifiers.v1.gepa.statistics import mean
 from verifiers.v1.task import Task
 from verifiers.v1.types import Usage
@@ -64,18 +66,18 @@ class Measurement:
     """How often the same prompt ran on the same task before."""
     episode_id: str = ""
     """Empty where no episode was measured, or another run measured it."""
-    source: Episode | Recorded | None = None
+    source: Episode | Stored | None = None
     """Where the episode is; None where there is none, or the job did not `keep` it."""
     live: bool = True
     """Whether it ran now, or comes from the record or the cache."""
-    reused: bool = False
-    """Whether another run measured it."""
+    stored: Stored | None = None
+    """Where the record holds its episode."""
 
     def episode(self) -> WireEpisode:
         """The episode as a reader of the record sees it, whether it ran now or then: what the
         teacher is shown must be the same for both."""
         assert self.source is not None
-        if isinstance(self.source, Recorded):
+        if isinstance(self.source, Stored):
             return WireEpisode.model_validate_json(self.source.line())
         line = TypeAdapter(type(self.source)).dump_json(self.source, exclude_none=True)
         return WireEpisode.model_validate_json(line)
@@ -91,6 +93,7 @@ def mean_score(measurements: Sequence[Measurement]) -> float | None:
 class _Attempt:
     episode: Episode
     verdict: Verdict
+    stored: Stored | None
     retry_after: None = None  # the interception hands on no headers
 
 
@@ -114,6 +117,8 @@ class Rollouts:
         self._keys = keys_of(config)
         self._lowest = 0.0
         self._hashes: dict[int | None, str] = {}
+        limit = config.reuse_rollouts
+        self._reuse: Reuse[Measurement] | None = None if limit is None else Reuse(limit)
         self.live_phases: tuple[Phase, ...] = PHASES if config.phase == "all" else (config.phase,)
         self._broken: Fault | None = None
         """The permanent fault after which no rollout starts any more."""
@@ -125,6 +130,28 @@ class Rollouts:
         budget, `Divergence` where the record of a resumed run holds something else, `Fault` as soon
         as a fault is permanent; what was measured until then is in the journal and counted.
         """
+        if self._reuse is None or any(job.phase != "optimize" for job in jobs):
+            return await self._run(jobs, step)
+        keys = [self._key(job) for job in jobs]
+        fresh = self._reuse.fresh(keys)
+        ran = iter(await self._run(list(compress(jobs, fresh)), step))
+        measured = [next(ran) if wanted else None for wanted in fresh]
+        for key, one in zip(keys, measured, strict=True):
+            if one is not None and one.stored is not None:
+                self._reuse.keep(key, replace(one, source=one.stored, live=False))
+        return [one or self._again(key) for key, one in zip(keys, measured, strict=True)]
+
+    def _again(self, key: Key) -> Measurement:
+        """A rollout of this search once more."""
+        assert self._reuse is not None
+        measured = self._reuse.take(key)
+        if measured is None:  # it was to repeat one of this batch
+            return Measurement(None, "no rollout to reuse was measured", live=False)
+        self.budget.reused += 1
+        return measured
+
+    async def _run(self, jobs: Sequence[Job], step: str) -> list[Measurement]:
+        """Take every job from the record, else run it."""
         charging = sum(job.phase == "optimize" for job in jobs)
         try:
             self.budget.reserve(charging)
@@ -184,7 +211,7 @@ class Rollouts:
 
     def _recall(self, job: Job) -> tuple[int, Measurement | None]:
         """How often the job was asked for before, and what the record holds of it."""
-        key = (job.phase, prompt_digest(job.prompt), self.task_hash(job.task))
+        key = self._key(job)
         occurrence, recorded = self.replay.rollout(*key)
         if recorded is None:
             return occurrence, self._cached(key, occurrence)
@@ -195,11 +222,16 @@ class Rollouts:
         self.budget.replayed += 1
         self.budget.attempted += 1
         self._count(job, measured=True)
-        stamp, name = recorded.stamp, recorded.episode_id
-        kept = recorded if job.keep else None
-        return occurrence, Measurement(stamp.score, stamp.cause, occurrence, name, kept, live=False)
+        stamp, stored = recorded.stamp, recorded.stored
+        kept = stored if job.keep else None
+        name = stored.episode_id
+        measured = Measurement(stamp.score, stamp.cause, occurrence, name, kept, False, stored)
+        return occurrence, measured
 
-    def _cached(self, key: tuple[Phase, str, str], occurrence: int) -> Measurement | None:
+    def _key(self, job: Job) -> Key:
+        return job.phase, prompt_digest(job.prompt), self.task_hash(job.task)
+
+    def _cached(self, key: Key, occurrence: int) -> Measurement | None:
         """What another run stored of this rollout, in a phase that is not charged."""
         if self.cache is None or key[0] == "optimize":
             return None
@@ -207,7 +239,7 @@ class Rollouts:
         if score is None:
             return None
         self.budget.reused += 1
-        return Measurement(score, "", occurrence, live=False, reused=True)
+        return Measurement(score, "", occurrence, live=False)
 
     async def _measure_all(self, missing: Sequence[tuple[Job, int]]) -> list[Measurement]:
         """Measure live, all together; the first fault ends all of them."""
@@ -250,11 +282,11 @@ class Rollouts:
             return Measurement(None, cause, occurrence)
         score = _score(outcome.episode) if outcome.verdict.scored else None
         if self.cache is not None and job.phase != "optimize" and score is not None:
-            key = (job.phase, prompt_digest(job.prompt), self.task_hash(job.task))
-            self.cache.put(*key, occurrence, score)
-        episode = outcome.episode
+            self.cache.put(*self._key(job), occurrence, score)
+        episode, stored = outcome.episode, outcome.stored
         kept = episode if job.keep else None
-        return Measurement(score, outcome.verdict.cause, occurrence, episode.id, kept)
+        cause = outcome.verdict.cause
+        return Measurement(score, cause, occurrence, episode.id, kept, stored=stored)
 
     async def _attempt(self, job: Job, occurrence: int, number: int) -> _Attempt:
         # The place is held until the line is written: what a kill can lose is what is in flight.
@@ -275,13 +307,13 @@ class Rollouts:
                 )
             self.endpoints.report(endpoint, verdict)
             self._adapt(place, episode, verdict)
-            await self._record(job, episode, verdict, occurrence, number)
-        return _Attempt(episode, verdict)
+            stored = await self._record(job, episode, verdict, occurrence, number)
+        return _Attempt(episode, verdict, stored)
 
     async def _record(
         self, job: Job, episode: Episode, verdict: Verdict, occurrence: int, number: int
-    ) -> None:
-        """Write the episode, then count it."""
+    ) -> Stored | None:
+        """Write the episode, then count it. Where it was written."""
         for role, usage in episode_usage(episode):
             self.budget.count_tokens(role, usage)
         measured = verdict.kind == "measured"
@@ -298,13 +330,14 @@ class Rollouts:
             charged=measured and job.phase == "optimize",
         )
         try:
-            await self.journal.episode(episode, stamp)
+            stored = await self.journal.episode(episode, stamp)
         except asyncio.CancelledError as cancelled:
             # The journal finishes its line before it lets the cancellation through.
             if cancelled.__cause__ is None:
                 self._count(job, measured)
             raise
         self._count(job, measured)
+        return stored
 
     async def _episode(self, job: Job, endpoint: int) -> Episode:
         (slot,) = self.env.slots(job.task.with_system_prompt(job.prompt))

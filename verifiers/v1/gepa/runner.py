@@ -26,8 +26,8 @@ from verifiers.v1.gepa.checks import ConfigError
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import (
     Split,
+    least_cost,
     minibatch_size,
-    proposal_cost,
     seed_prompt,
     split_tasks,
 )
@@ -98,6 +98,7 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     checks.check_secrets(config)
     checks.check_run_dir(config)
     checks.check_cache(config)
+    checks.check_reuse(config)
     if config.taskset.system_prompt is not None:
         env.taskset.system_prompt = read_text(config.taskset.system_prompt)
     split = split_tasks(env.taskset, config)
@@ -305,7 +306,7 @@ def _phases(run: Run, serving: Held) -> Ending:
 def _search(run: Run, split: Split, started: float) -> SearchStopped:
     """gepa's search. What it found is in `progress.state`; returned is why it stopped."""
     config = run.config
-    proposal = proposal_cost(config, split)
+    proposal = least_cost(config, split)
     try:
         optimize(
             seed_candidate={COMPONENT: run.plan.seed_prompt},
