@@ -124,6 +124,34 @@ def check_secrets(config: GEPAConfig) -> None:
                 raise ConfigError(f"--{flag}.{name}: headers belong to the client, not to sampling")
 
 
+def check_search(config: GEPAConfig) -> None:
+    """Options of the search that contradict each other, or would do nothing."""
+    proposals, parents = config.proposals_per_iteration, config.parents_per_iteration
+    if parents is not None and proposals % parents:
+        raise ConfigError(
+            f"--parents-per-iteration {parents} does not divide --proposals-per-iteration "
+            f"{proposals}: every parent gets as many proposals"
+        )
+    accepted = config.accepted_per_iteration
+    if accepted is not None and accepted > proposals:
+        raise ConfigError(
+            f"--accepted-per-iteration {accepted} is more than --proposals-per-iteration "
+            f"{proposals}: lower it or leave it out"
+        )
+    if config.merge:
+        raise ConfigError(
+            "--merge combines texts of several kinds from two candidates, and a candidate has one "
+            "text here, the system prompt: the merge would be one of the two; leave it out"
+        )
+    if config.objectives and config.frontier_type == "instance":
+        raise ConfigError(
+            "--objectives has no effect on --frontier-type instance: choose objective, hybrid or "
+            "cartesian, or leave it out"
+        )
+    if config.stop_val_early and config.perfect_score is None:
+        raise ConfigError("--stop-val-early needs to know the best score: set --perfect-score")
+
+
 def check_numbers(config: GEPAConfig) -> None:
     """A number that JSON has no form for would end the run when it is first written."""
     for name, value in config.model_dump(mode="json").items():

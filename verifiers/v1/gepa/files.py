@@ -7,6 +7,7 @@ IDENTITY_FILE = "identity.json"
 TRACES_FILE = "traces.jsonl"
 REFLECTIONS_FILE = "reflections.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
+PROPOSALS_FILE = "proposals.jsonl"
 CANDIDATES_FILE = "candidates.json"
 RUN_LOG_FILE = "run_log.json"
 TREE_FILE = "candidate_tree.html"
@@ -25,6 +26,7 @@ OWN_FILES = frozenset(
         TRACES_FILE,
         REFLECTIONS_FILE,
         DECISIONS_FILE,
+        PROPOSALS_FILE,
         CANDIDATES_FILE,
         RUN_LOG_FILE,
         TREE_FILE,

@@ -28,6 +28,22 @@ FREE_FIELDS = frozenset({"interception", "retries", "timeout", "max_concurrent_a
 LIMIT_FIELDS = ("max_total_rollouts", "max_reflections", "max_tokens", "max_minutes", "patience")
 """How far the search goes; a resume may change it."""
 
+SEARCH_FIELDS = (
+    "reflection_minibatch_size",
+    "rollouts_per_task",
+    "reuse_rollouts",
+    "perfect_score",
+    "proposals_per_iteration",
+    "parents_per_iteration",
+    "accepted_per_iteration",
+    "candidate_selection",
+    "frontier_type",
+    "objectives",
+    "acceptance",
+    "stop_val_early",
+)
+"""How the search goes: with another value it would have asked for something else."""
+
 EVALUATION_FIELDS = ("num_finalists", "validation_rollouts", "test_rollouts")
 """What the phases after the search run: to run them on until the result pleases is no evidence."""
 
@@ -51,10 +67,7 @@ def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str
         },
         "seed": config.seed,
         "seed_prompt": seed_prompt,
-        "reflection_minibatch_size": config.reflection_minibatch_size,
-        "rollouts_per_task": config.rollouts_per_task,
-        "reuse_rollouts": config.reuse_rollouts,
-        "perfect_score": config.perfect_score,
+        **{name: getattr(config, name) for name in SEARCH_FIELDS},
         **{name: getattr(config, name) for name in EVALUATION_FIELDS},
         "split": {name: [task["hash"] for task in parts[name]] for name in NAMES},
     }

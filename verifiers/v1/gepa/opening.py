@@ -30,7 +30,8 @@ def run_seed_pass(adapter: GEPAAdapter, prompt: str, minibatch: int) -> list[Tas
         if cause := dropped.get(rollouts.task_hash(task)):
             unmeasured.note_drop(task_idx(task), cause)
     # Task by task, then again: the first rollouts are of different tasks.
-    jobs = [Job(prompt, task, "val") for _ in range(adapter.repeats) for task in tasks]
+    keep = adapter.reads("val")
+    jobs = [Job(prompt, task, "val", keep=keep) for _ in range(adapter.repeats) for task in tasks]
     resumed = not rollouts.replay.used_up
     measured = [] if resumed else _pilots(adapter, jobs, len(tasks))
     measured += adapter.drive.run(rollouts.measure(jobs[len(measured) :], STEP))
@@ -43,6 +44,7 @@ def run_seed_pass(adapter: GEPAAdapter, prompt: str, minibatch: int) -> list[Tas
         gone = len(lost) + len(adapter.split.val) - len(tasks)
         unmeasured.check_share(gone, len(adapter.split.val), lost[0][0].cause)
     scores: dict[int, float] = {}
+    kept: list[list[Measurement]] = []
     for task, mine in zip(tasks, by_task, strict=True):
         score = mean_score(mine)
         if score is None:
@@ -50,8 +52,11 @@ def run_seed_pass(adapter: GEPAAdapter, prompt: str, minibatch: int) -> list[Tas
             continue
         unmeasured.give_up("optimize", prompt, rollouts.task_hash(task), mine)
         scores[task_idx(task)] = score
-        adapter.seed_pass[task_idx(task)] = mine
+        kept.append(mine)
+        adapter.seed_pass[task_idx(task)] = ",".join(m.episode_id for m in mine), score
     unmeasured.start(scores)
+    if adapter.frontier is not None:
+        adapter.frontier.start(prompt, list(scores), kept)
     _warn_of_blindness(adapter, minibatch, list(scores.values()))
     return [task for task in tasks if task_idx(task) in scores]
 

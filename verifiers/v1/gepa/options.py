@@ -1,6 +1,7 @@
 """The options of a run that have a job of their own, by that job; `GEPAConfig` inherits them."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, FiniteFloat
 from pydantic_config import BaseConfig
@@ -26,6 +27,31 @@ class SearchOptions(BaseConfig):
     it."""
     reflection_minibatch_size: int = Field(3, ge=1)
     """Train tasks per proposal: run with the parent, shown to the teacher, run with the child."""
+    proposals_per_iteration: int = Field(1, ge=1)
+    """Proposals that are made and run side by side, each from a parent and a minibatch of its
+    own."""
+    parents_per_iteration: int | None = Field(None, ge=1)
+    """Prompts that an iteration's proposals are shared among. None = each draws its own."""
+    accepted_per_iteration: int | None = Field(None, ge=1)
+    """At most so many of an iteration's proposals get a val pass, the largest gains. None = all
+    that win their minibatch."""
+    candidate_selection: Literal["pareto", "current_best", "epsilon_greedy", "top_k_pareto"] = (
+        "pareto"
+    )
+    """How a parent is drawn: from the frontier, the more tasks it is best on the likelier; the best
+    val mean; that one or, one time in ten, any; from the frontier's five best."""
+    frontier_type: Literal["instance", "objective", "hybrid", "cartesian"] = "instance"
+    """What the frontier keeps the best prompts of: val tasks, objectives, both, or the pairs."""
+    objectives: list[str] = Field(default_factory=list)
+    """The rewards and metrics that are objectives, more being better. None given = all."""
+    acceptance: Literal["strict_improvement", "improvement_or_equal"] = "strict_improvement"
+    """Whether a proposal must beat its parent on the minibatch, or may equal it."""
+    merge: bool = False
+    """Merge prompts of the frontier. Refused where a candidate has one text, as there is nothing to
+    merge."""
+    stop_val_early: bool = False
+    """End a val pass after its first half where the prompt could not reach its parent's val mean
+    even with `perfect_score` on all of the rest; it is rejected."""
     rollouts_per_task: int = Field(1, ge=1)
     """Rollouts that the search averages wherever it scores a prompt on a task, for noisy rewards.
     Each is charged."""

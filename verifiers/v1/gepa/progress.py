@@ -20,10 +20,10 @@ from gepa.core.callbacks import (
 from gepa.core.state import GEPAState
 from gepa.visualization import candidate_tree_html
 
-from verifiers.v1.gepa.budget import Budget
+from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.files import CANDIDATES_FILE, RUN_LOG_FILE, TREE_FILE
-from verifiers.v1.gepa.unmeasured import Unmeasured
+from verifiers.v1.gepa.history import History
 from verifiers.v1.utils.texts import write_text
 
 logger = logging.getLogger(__name__)
@@ -39,21 +39,20 @@ class GEPALog:
 class Progress:
     """gepa's callback object for one run."""
 
-    def __init__(self, budget: Budget, unmeasured: Unmeasured, run_dir: Path | None) -> None:
+    def __init__(self, adapter: GEPAAdapter, history: History, run_dir: Path | None) -> None:
         self.state: GEPAState[str, int] | None = None
         self.seed_val_mean: float | None = None
         self.since_better = 0
         """Proposals since the best val mean last rose."""
-        self.accepted = 0
-        self.rejected = 0
-        self._budget = budget
-        self._unmeasured = unmeasured
+        self._adapter = adapter
+        self._history = history
         self._run_dir = run_dir
 
     def start_iteration(self, state: GEPAState[str, int]) -> None:
         """Called before every iteration, and before the one that is not begun any more."""
-        self.state = self._unmeasured.state = state
-        self._unmeasured.forget_minibatches()
+        self.state = self._adapter.unmeasured.state = self._history.state = state
+        self._adapter.start_iteration()
+        self._history.flush()
 
     @property
     def best_val_mean(self) -> float | None:
@@ -66,17 +65,16 @@ class Progress:
             self.seed_val_mean = mean
             self._log("seed prompt: val mean %.4f over %d tasks", mean, event["total_valset_size"])
             return
+        self._history.accepted(event["candidate"][COMPONENT], index, mean)
         # gepa calls the first of equals the best, so a best prompt raised the mean.
         self.since_better = 0 if event["is_best_program"] else self.since_better + 1
         best = ", the best so far" if event["is_best_program"] else ""
         self._log("prompt %d: val mean %.4f%s", index, mean, best)
 
     def on_candidate_accepted(self, event: CandidateAcceptedEvent) -> None:
-        self.accepted += 1
         self._write(CANDIDATES_FILE, lambda state: _json(state.program_candidates))
 
     def on_candidate_rejected(self, event: CandidateRejectedEvent) -> None:
-        self.rejected += 1
         self.since_better += 1
         self._log(
             "proposal rejected: minibatch sum %.4f, its parent's %.4f",
@@ -100,7 +98,8 @@ class Progress:
             raise Fault(f"the run directory could not be written: {error}") from error
 
     def _log(self, message: str, *values: object) -> None:
-        spent = f"[{self._budget.charged}/{self._budget.total} rollouts] "
+        budget = self._adapter.rollouts.budget
+        spent = f"[{budget.charged}/{budget.total} rollouts] "
         logger.info(spent + message, *values)
 
 

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, cast
 
 from gepa.proposer.reflective_mutation.reflection_lm import ReflectionJob, ReflectionProposal
 from openai import APIStatusError, AsyncOpenAI
@@ -23,11 +23,12 @@ from openai.types.chat import ChatCompletion
 
 from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.judge import JudgeConfig
-from verifiers.v1.gepa.adapter import COMPONENT
+from verifiers.v1.gepa.adapter import COMPONENT, Shown
 from verifiers.v1.gepa.budget import Budget, SearchStopped
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.failures import MEASURED, Fault, Verdict, judge_error
 from verifiers.v1.gepa.files import REFLECTIONS_FILE
+from verifiers.v1.gepa.history import History
 from verifiers.v1.gepa.journal import Journal, prompt_digest
 from verifiers.v1.gepa.privacy import keys_of, scrub
 from verifiers.v1.gepa.proposals import NoProposal, extract_prompt
@@ -160,6 +161,7 @@ class Reflection:
         replay: Replay,
         budget: Budget,
         hide: Mapping[str, str],
+        history: History,
     ) -> None:
         self.teacher = Teacher(config)
         self.counts = {"tried": 0, "duplicate": 0, "unusable": 0, "failed": 0}
@@ -167,6 +169,7 @@ class Reflection:
         self._patience = config.throttle_patience
         self._causes: Counter[str] = Counter()
         self._hide = hide
+        self._history = history
         self._drive = drive
         self._journal = journal
         self._replay = replay
@@ -202,20 +205,10 @@ class Reflection:
     def _propose(self, jobs: list[ReflectionJob]) -> list[ReflectionProposal]:
         requests = [self._request(job) for job in jobs]
         recalled = [self._recall(request) for request in requests]
-        missing = [
-            request.prompt
-            for request, answer in zip(requests, recalled, strict=True)
-            if answer is None and request.prompt
-        ]
-        if missing:
+        shown = [cast("Shown", dataset) for _, dataset, _ in jobs]
+        if any(answer is None and r.prompt for r, answer in zip(requests, recalled, strict=True)):
             self._replay.check_at_end(f"teacher call {self.counts['tried'] + 1}")
-        fresh = iter(self._drive.run(self._ask_all(missing)) if missing else ())
-        return [
-            self._proposal(request, answer or next(fresh))
-            if request.prompt
-            else ReflectionProposal(new_texts={})
-            for request, answer in zip(requests, recalled, strict=True)
-        ]
+        return self._drive.run(self._ask_all(requests, shown, recalled))
 
     def _request(self, job: ReflectionJob) -> Request:
         candidate, dataset, _ = job
@@ -246,8 +239,39 @@ class Reflection:
         self._budget.count_tokens("teacher", answer.usage)
         return answer
 
-    async def _ask_all(self, prompts: list[str]) -> list[Answer]:
-        return await asyncio.gather(*(self._ask(prompt) for prompt in prompts))
+    async def _ask_all(
+        self, requests: list[Request], shown: list[Shown], recalled: list[Answer | None]
+    ) -> list[ReflectionProposal]:
+        """The proposals of all requests, which are in flight together. Each answer is recorded as
+        soon as those before it are, so that a kill loses little."""
+        asked = [
+            asyncio.ensure_future(self._ask(request.prompt))
+            if answer is None and request.prompt
+            else None
+            for request, answer in zip(requests, recalled, strict=True)
+        ]
+        proposals: list[ReflectionProposal] = []
+        try:
+            for request, minibatch, answer, task in zip(
+                requests, shown, recalled, asked, strict=True
+            ):
+                reply = await task if task is not None else answer
+                proposals.append(
+                    ReflectionProposal(new_texts={})
+                    if reply is None
+                    else self._proposal(request, minibatch, reply)
+                )
+        finally:
+            rest = zip(requests, shown, asked, strict=True)
+            for request, minibatch, task in [*rest][len(proposals) :]:
+                if task is not None and not task.cancel():
+                    self._keep(request, minibatch, task)
+        return proposals
+
+    def _keep(self, request: Request, shown: Shown, task: "asyncio.Future[Answer]") -> None:
+        """Record an answer that had come when the run was cut short."""
+        if not task.cancelled() and task.exception() is None:
+            self._proposal(request, shown, task.result())
 
     async def _ask(self, prompt: str) -> Answer:
         attempts = 0
@@ -263,16 +287,20 @@ class Reflection:
         answer: Answer = await policy(attempt)
         return replace(answer, attempts=attempts)
 
-    def _proposal(self, request: Request, answer: Answer) -> ReflectionProposal:
+    def _proposal(self, request: Request, shown: Shown, answer: Answer) -> ReflectionProposal:
         """The proposal that an answer holds, recorded and counted."""
         text = self._usable(answer)
         if not answer.recorded:
             self._journal.reflection(_exchange(request, answer, text))
         self.counts["tried"] += 1
+        usage = answer.usage
+        tokens = {"input": usage.input_tokens, "output": usage.completion_tokens} if usage else None
         if isinstance(text, NoProposal):
+            self._history.replied(request.parent, shown, None, text.reason, tokens)
             self._count(answer.verdict, text.reason)
             return ReflectionProposal(new_texts={})
         self._unusable_in_row = self._echoes_in_row = 0
+        self._history.replied(request.parent, shown, text, "", tokens)
         return ReflectionProposal(
             new_texts={COMPONENT: text},
             prompts={COMPONENT: request.prompt},

@@ -65,6 +65,9 @@ class Replay:
         """Role and reported tokens of the episodes that were not measured."""
         self.dropped: dict[str, str] = {}
         """The val tasks that the seed prompt's val pass dropped: content hash -> cause."""
+        self.narrowed: dict[tuple[int, str], int] = {}
+        """How many of something an iteration did where the budget did not pay for all, by
+        iteration and what."""
         self.ended: dict[str, tuple[str, str]] = {}
         """Why each phase ended that did, as finish reason and message, by phase."""
 
@@ -158,6 +161,8 @@ class Replay:
             self.dropped[row["task"]] = row["cause"]
         elif row["decision"] == "ended":
             self.ended[row["phase"]] = row["reason"], row["message"]
+        elif row["decision"] == "narrowed":
+            self.narrowed[row["iteration"], row["what"]] = row["number"]
         elif row["decision"] == "continued":
             self.ended.clear()
         else:

@@ -72,6 +72,8 @@ class Measurement:
     """Whether it ran now, or comes from the record or the cache."""
     stored: Stored | None = None
     """Where the record holds its episode."""
+    reused: bool = False
+    """Whether the search had it before."""
 
     def episode(self) -> WireEpisode:
         """The episode as a reader of the record sees it, whether it ran now or then: what the
@@ -138,7 +140,7 @@ class Rollouts:
         measured = [next(ran) if wanted else None for wanted in fresh]
         for key, one in zip(keys, measured, strict=True):
             if one is not None and one.stored is not None:
-                self._reuse.keep(key, replace(one, source=one.stored, live=False))
+                self._reuse.keep(key, replace(one, source=one.stored, live=False, reused=True))
         return [one or self._again(key) for key, one in zip(keys, measured, strict=True)]
 
     def _again(self, key: Key) -> Measurement:

@@ -8,6 +8,7 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, task_idx
 from verifiers.v1.gepa.effects import effects_of
 from verifiers.v1.gepa.evaluation import Evaluation
+from verifiers.v1.gepa.history import History
 from verifiers.v1.gepa.progress import Progress
 from verifiers.v1.gepa.reflection import Reflection
 from verifiers.v1.gepa.report import Outcome, Status, result_object
@@ -30,6 +31,7 @@ class Run:
     plan: Plan
     adapter: GEPAAdapter
     reflection: Reflection
+    history: History
     progress: Progress
     found: Evaluation
     """What the phases after the search find."""
@@ -91,8 +93,8 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
         },
         proposals={
             **run.reflection.counts,
-            "accepted": run.progress.accepted,
-            "rejected": run.progress.rejected,
+            "accepted": run.history.counts["accepted"],
+            "rejected": run.history.counts["rejected"],
             "evaluated": effects.evaluated,
             "effective": effects.effective,
         },

@@ -34,6 +34,8 @@ from verifiers.v1.gepa.dataset import (
 from verifiers.v1.gepa.evaluation import Evaluation, Evaluator
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.files import SPLITS_FILE
+from verifiers.v1.gepa.frontier import Frontier
+from verifiers.v1.gepa.history import History
 from verifiers.v1.gepa.identity import check_identity, run_identity, write_identity
 from verifiers.v1.gepa.journal import Journal, Phase
 from verifiers.v1.gepa.opening import run_seed_pass
@@ -53,6 +55,7 @@ from verifiers.v1.gepa.rollouts import PHASES, Rollouts
 from verifiers.v1.gepa.run import Ending, Plan, Run, outcome_of, pool
 from verifiers.v1.gepa.rundir import locked, write_config, write_json
 from verifiers.v1.gepa.stops import stop_check
+from verifiers.v1.gepa.strategies import build_strategies
 from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.utils.drive import Drive, Held, Interrupted
 from verifiers.v1.utils.texts import read_text
@@ -95,6 +98,7 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     checks.check_env(env, config)
     checks.check_credentials(config)
     checks.check_numbers(config)
+    checks.check_search(config)
     checks.check_secrets(config)
     checks.check_run_dir(config)
     checks.check_cache(config)
@@ -253,8 +257,9 @@ def _assemble(
         budget.count_tokens(role, usage)
     journal = Journal(run_dir)
     unmeasured = Unmeasured(config.max_dropped_fraction, journal)
-    progress = Progress(budget, unmeasured, run_dir)
     rollouts = Rollouts(env, config, budget, journal, replay)
+    frontier = Frontier(config.objectives) if config.frontier_type != "instance" else None
+    unmeasured.frontier = frontier
     adapter = GEPAAdapter(
         rollouts,
         plan.split,
@@ -263,10 +268,15 @@ def _assemble(
         repeats=config.rollouts_per_task,
         seed_prompt=plan.seed_prompt,
         columns=config.reflection_columns,
+        frontier=frontier,
+        perfect_score=config.perfect_score,
+        accepts_equal=config.acceptance == "improvement_or_equal",
     )
+    history = History(adapter, run_dir)
+    progress = Progress(adapter, history, run_dir)
     hide = hidden_texts([run_dir] if run_dir else [])
-    reflection = Reflection(config, plan.seed_prompt, drive, journal, replay, budget, hide)
-    return Run(config, plan, adapter, reflection, progress, Evaluation())
+    reflection = Reflection(config, plan.seed_prompt, drive, journal, replay, budget, hide, history)
+    return Run(config, plan, adapter, reflection, history, progress, Evaluation())
 
 
 def _phases(run: Run, serving: Held) -> Ending:
@@ -305,8 +315,8 @@ def _phases(run: Run, serving: Held) -> Ending:
 
 def _search(run: Run, split: Split, started: float) -> SearchStopped:
     """gepa's search. What it found is in `progress.state`; returned is why it stopped."""
-    config = run.config
-    proposal = least_cost(config, split)
+    config, minibatch = run.config, minibatch_size(run.config, split)
+    strategies = build_strategies(config, run.adapter, run.reflection, run.history, minibatch)
     try:
         optimize(
             seed_candidate={COMPONENT: run.plan.seed_prompt},
@@ -314,9 +324,19 @@ def _search(run: Run, split: Split, started: float) -> SearchStopped:
             valset=[task.data.idx for task in split.val],
             adapter=run.adapter,
             reflection_strategy=run.reflection,
-            reflection_minibatch_size=minibatch_size(config, split),
+            candidate_selection_strategy=strategies.selector,
+            batch_sampler=strategies.minibatches,
+            sampling_strategy=strategies.sampling,
+            selection_strategy=strategies.selection,
+            acceptance_criterion=config.acceptance,
+            frontier_type=config.frontier_type,
             stop_callbacks=stop_check(
-                config, proposal, run.adapter, run.reflection, run.progress, started
+                config,
+                least_cost(config, split),
+                run.adapter,
+                run.reflection,
+                run.progress,
+                started,
             ),
             # Scales differ: whether a score is perfect is not gepa's to guess.
             skip_perfect_score=config.perfect_score is not None,
@@ -357,6 +377,7 @@ def _write(outcome: Outcome, ending: Ending, run: Run) -> tuple[Outcome, BaseExc
     """Write the outcome; where the disk refuses, the run has failed. The outcome, and what cut the
     run short."""
     try:
+        run.history.close()
         run.progress.write_files()
         write_outcome(outcome, run.config)
     except (OSError, Fault) as error:

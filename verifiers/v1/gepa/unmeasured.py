@@ -21,6 +21,7 @@ from typing import Any
 from gepa.core.state import GEPAState
 
 from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.gepa.frontier import Frontier
 from verifiers.v1.gepa.journal import Journal, Phase, prompt_digest
 from verifiers.v1.gepa.rollouts import Measurement, mean_score
 
@@ -35,6 +36,8 @@ class Unmeasured:
     def __init__(self, limit: float, journal: Journal) -> None:
         self.limit = limit
         self.state: GEPAState[str, int] | None = None
+        self.frontier: Frontier | None = None
+        """Keeps the objective scores where the frontier is made of them."""
         self.warnings: list[str] = []
         self.dropped: list[int] = []
         """Indices of the val tasks that the seed prompt's val pass dropped."""
@@ -42,8 +45,8 @@ class Unmeasured:
         self._journal = journal
         self._seed_scores: dict[int, float] = {}
         self._retired: dict[int, float] = {}
-        self._parents: dict[tuple[int, ...], list[float | None]] = {}
-        """Minibatch -> the parent's scores on it, None where it has none."""
+        self._parents: dict[tuple[str, tuple[int, ...]], list[float | None]] = {}
+        """Parent and minibatch -> its scores on it, None where it has none."""
 
     def check_share(self, missing: int, total: int, cause: str, split: str = "val") -> None:
         """Raise `Fault` where so many of a pass are missing that it isn't the tasks' fault."""
@@ -67,24 +70,39 @@ class Unmeasured:
         """The seed prompt's scores on the val tasks that are left."""
         self._seed_scores = scores
 
-    def wanted(self, split: str, batch: Sequence[int], position: int) -> bool:
+    @property
+    def val_tasks(self) -> list[int]:
+        """Indices of the val tasks that are still run."""
+        return [idx for idx in self._seed_scores if idx not in self._retired]
+
+    @property
+    def compares(self) -> bool:
+        """Whether this iteration's parents are measured, so that what runs on a minibatch now is
+        compared with them."""
+        return bool(self._parents)
+
+    def parent_scores(self, parent: str, batch: Sequence[int]) -> list[float | None]:
+        """A parent's scores on its minibatch, None where it has none."""
+        return self._parents[parent, tuple(batch)]
+
+    def wanted(self, split: str, parent: str | None, batch: Sequence[int], position: int) -> bool:
         """Whether the task at `position` of `batch` is to be run."""
         if split == "val":
             return batch[position] not in self._retired
-        parent = self._parents.get(tuple(batch))
-        return parent is None or parent[position] is not None
+        return parent is None or self.parent_scores(parent, batch)[position] is not None
 
     def decide(
         self,
         split: str,
         prompt: str,
+        parent: str | None,
         batch: Sequence[int],
         hashes: Sequence[str],
         measured: Sequence[Sequence[Measurement]],
     ) -> None:
-        """Decide about every missing measurement of one candidate on `batch`; `measured` holds the
-        rollouts of each task, none where it was not wanted. All candidates of a batch are decided
-        before any of their `scores` is read. Raises `Fault`."""
+        """Decide about every missing measurement of one candidate on `batch`, where it is compared
+        with `parent`; `measured` holds the rollouts of each task, none where it was not run. All
+        candidates of a batch are decided before any of their `scores` is read. Raises `Fault`."""
         own = [mean_score(rollouts) for rollouts in measured]
         missing = [i for i, rollouts in enumerate(measured) if rollouts and own[i] is None]
         cause = measured[missing[0]][0].cause if missing else ""
@@ -99,8 +117,8 @@ class Unmeasured:
                 self._retire(batch[position], cause)
             else:
                 self.warn(f"train task {batch[position]} decided nothing: {cause}")
-        if split == "train" and tuple(batch) not in self._parents:
-            self._parents[tuple(batch)] = own
+        if split == "train" and parent is None:
+            self._parents[prompt, tuple(batch)] = own
 
     def _check_outage(
         self, missing: Sequence[int], own: Sequence[float | None], cause: str
@@ -116,17 +134,22 @@ class Unmeasured:
                 )
 
     def scores(
-        self, split: str, batch: Sequence[int], measured: Sequence[Sequence[Measurement]]
+        self,
+        split: str,
+        parent: str | None,
+        batch: Sequence[int],
+        measured: Sequence[Sequence[Measurement]],
     ) -> list[float]:
         """One score per task of `batch`, in order, once everything missing was decided."""
         own = [mean_score(rollouts) for rollouts in measured]
         if split == "val":
             pairs = zip(batch, own, strict=True)
             return [self._retired.get(idx, mine or 0.0) for idx, mine in pairs]
-        parent = self._parents[tuple(batch)]
+        if parent is None:
+            return [score or 0.0 for score in own]
         return [
             (before or 0.0) if before is None or mine is None else mine
-            for before, mine in zip(parent, own, strict=True)
+            for before, mine in zip(self.parent_scores(parent, batch), own, strict=True)
         ]
 
     def forget_minibatches(self) -> None:
@@ -160,6 +183,8 @@ class Unmeasured:
         state.pareto_front_valset[position] = score
         everyone = set(range(len(state.program_candidates)))
         state.program_at_pareto_front_valset[position] = everyone
+        if self.frontier is not None:
+            self.frontier.retire(state, idx, position)
 
     def warn(self, warning: str) -> None:
         logger.warning("%s", warning)

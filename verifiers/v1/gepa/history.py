@@ -1,0 +1,170 @@
+"""Every proposal of the search and what became of it: `proposals.jsonl`.
+
+The file is worked out from the run and not part of its record: a resume works it out again, and
+replaces it once it has caught up with its record. One line per reply of the teacher, in the order
+in which they were asked for; each is written when it and all before it are decided.
+"""
+
+import json
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from gepa.core.state import GEPAState
+from gepa.proposer.base import CandidateProposal
+
+from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter, Shown, charged
+from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.gepa.files import PROPOSALS_FILE
+
+Decision = Literal["accepted", "rejected", "unvalidated", "no proposal"]
+
+
+@dataclass
+class Entry:
+    """A line of `proposals.jsonl`."""
+
+    number: int
+    iteration: int
+    """Counted from 1."""
+    parents: list[int]
+    """Indices of the candidates that it was made from."""
+    text: str | None
+    """None where the reply held no proposal."""
+    candidate: int | None
+    """Its index, if it was accepted."""
+    decision: Decision | None
+    """None while it is not decided; such a line is never written."""
+    reason: str
+    minibatch: list[int]
+    """Indices of the train tasks that it was made from and compared on."""
+    scores_before: list[float]
+    """Its parent's scores on them."""
+    scores_after: list[float | None] | None
+    """Its own; None for a task that was not run because the proposal could not win any more."""
+    val_mean: float | None
+    rollouts: int
+    """Charged for it: its parent's minibatch, its own, its val pass."""
+    teacher_tokens: dict[str, int] | None
+    chars: int | None
+    parent_chars: int
+    charged: int
+    """Rollouts charged in all when it was decided."""
+
+
+class History:
+    """The proposals so far; written below `run_dir`, where there is one."""
+
+    def __init__(self, adapter: GEPAAdapter, run_dir: Path | None) -> None:
+        self.counts: Counter[str] = Counter()
+        """Decided proposals, by decision."""
+        self.listeners: list[Callable[[Entry], None]] = []
+        """Called with every entry as it is decided."""
+        self.state: GEPAState[str, int] | None = None
+        """gepa's, once there is one."""
+        self._adapter = adapter
+        self._path = run_dir / PROPOSALS_FILE if run_dir is not None else None
+        self._begun = False
+        self._replies = 0
+        self._waiting: deque[Entry] = deque()
+        """What is not written yet."""
+        self._index = {adapter.seed_prompt: 0}
+        """Candidate -> its index."""
+        self._open: dict[str, Entry] = {}
+        """Undecided proposals, by their text."""
+
+    def replied(
+        self,
+        parent: str,
+        shown: Shown,
+        text: str | None,
+        reason: str,
+        tokens: dict[str, int] | None,
+    ) -> None:
+        """A reply of the teacher to the minibatch `shown`; `text` is its proposal, or None for the
+        `reason`."""
+        assert self.state is not None  # the search has begun
+        entry = Entry(
+            number=self._replies,
+            iteration=self.state.i + 1,
+            parents=[self._index[parent]],
+            text=text,
+            candidate=None,
+            decision=None,
+            reason="",
+            minibatch=list(shown.tasks),
+            scores_before=list(shown.scores),
+            scores_after=None,
+            val_mean=None,
+            rollouts=shown.rollouts,
+            teacher_tokens=tokens,
+            chars=None if text is None else len(text),
+            parent_chars=len(parent),
+            charged=0,
+        )
+        self._replies += 1
+        self._waiting.append(entry)
+        if text is None:
+            self._decide(entry, "no proposal", reason)
+        else:
+            self._open[text] = entry
+            self._adapter.lineage[text] = parent
+
+    def measured(self, proposal: CandidateProposal[int]) -> None:
+        """A proposal was run on its minibatch."""
+        entry = self._open[proposal.candidate[COMPONENT]]
+        evaluation = proposal.eval_after
+        assert evaluation is not None
+        assert evaluation.trajectories is not None
+        pairs = zip(evaluation.scores, evaluation.trajectories, strict=True)
+        entry.scores_after = [score if rollouts else None for score, rollouts in pairs]
+        entry.rollouts += charged(evaluation.trajectories)
+
+    def rejected(self, proposal: CandidateProposal[int], reason: str) -> None:
+        """A proposal gets no (or no whole) val pass."""
+        text = proposal.candidate[COMPONENT]
+        entry = self._open.pop(text)
+        entry.rollouts += self._adapter.val_rollouts.pop(text, 0)
+        self._decide(entry, "rejected", reason)
+
+    def accepted(self, text: str, index: int, val_mean: float) -> None:
+        """A proposal got a val pass, which makes it a candidate."""
+        self._index[text] = index
+        entry = self._open.pop(text)
+        entry.candidate, entry.val_mean = index, val_mean
+        entry.rollouts += self._adapter.val_rollouts.pop(text, 0)
+        self._decide(entry, "accepted", "its minibatch sum is above its parent's")
+
+    def close(self) -> None:
+        """The run has ended: what won its minibatch and got no val pass is decided. Raises `Fault`
+        where the disk refuses."""
+        for text in self._adapter.unvalidated:
+            if (entry := self._open.pop(text, None)) is not None:
+                self._decide(entry, "unvalidated", "the budget did not pay for its val pass")
+        self.flush()
+
+    def _decide(self, entry: Entry, decision: Decision, reason: str) -> None:
+        entry.decision, entry.reason = decision, reason
+        entry.charged = self._adapter.rollouts.budget.charged
+        self.counts[decision] += 1
+        for listener in self.listeners:
+            listener(entry)
+
+    def flush(self) -> None:
+        """Write what is decided, once a resumed run has caught up with its record. Raises `Fault`
+        where the disk refuses."""
+        if self._path is not None and not self._adapter.rollouts.replay.used_up:
+            return
+        lines = []
+        while self._waiting and self._waiting[0].decision is not None:
+            lines.append(json.dumps(asdict(self._waiting.popleft()), allow_nan=False) + "\n")
+        if self._path is None or (self._begun and not lines):
+            return
+        try:
+            with self._path.open("a" if self._begun else "w", encoding="utf-8", newline="") as file:
+                file.writelines(lines)
+        except OSError as error:
+            raise Fault(f"{self._path} could not be written: {error}") from error
+        self._begun = True
