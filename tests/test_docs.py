@@ -326,8 +326,11 @@ def test_the_keys_of_a_runs_files(quickstart: tuple[Path, bytes, str], damaged: 
         ("ended", "validate"),
         ("ended", "test"),
     ]
-    keys = dict.fromkeys([*decisions[0], *decisions[1]])
+    narrowed = ("iteration", "what", "number")  # of a run with several proposals per iteration
+    keys = dict.fromkeys([*decisions[0], *decisions[1], *narrowed])
     assert first_column(section(page, "decisions.jsonl")) == [*keys]
+    proposals = lines(run_dir / "proposals.jsonl")
+    assert first_column(section(page, "proposals.jsonl")) == [*proposals[0]]
     assert result["lost"] == {"validate": [12]}
     splits = json.loads((damaged / "splits.json").read_bytes())
     assert first_column(section(page, "splits.json")) == [*splits["train"][0], "same_as"]

@@ -147,6 +147,14 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "rollouts_per_task": ("2",),
     "reuse_rollouts": ("2",),
     "perfect_score": ("1",),
+    "proposals_per_iteration": ("2",),
+    "parents_per_iteration": ("1",),
+    "accepted_per_iteration": ("1",),
+    "candidate_selection": ("current_best",),
+    "frontier_type": ("hybrid",),
+    "objectives": ("reply_words",),
+    "acceptance": ("improvement_or_equal",),
+    "stop_val_early": (),
 }
 """Another value than the default for every option that the lists of failures.md name: what follows
 its flag."""
