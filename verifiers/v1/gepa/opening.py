@@ -95,7 +95,7 @@ def _pilots(adapter: GEPAAdapter, jobs: list[Job], tasks: int) -> list[Measureme
         (measurement,) = adapter.drive.run(adapter.rollouts.measure([seen], STEP))
         if measurement.episode_id:
             _check_arrival(job, measurement)
-            return [*measured, replace(measurement, source=None)]
+            return [*measured, measurement if job.keep else replace(measurement, source=None)]
         measured.append(measurement)
         adapter.unmeasured.check_share(len(measured), tasks, measured[-1].cause)
     return measured

@@ -50,8 +50,8 @@ class Job:
     split: str
     phase: Phase = "optimize"
     keep: bool = False
-    """Whether its episode will be read. One that will not is let go once it is in the journal: a val
-    pass would hold hundreds at a time."""
+    """Whether its episode will be read. One that will not is let go once it is in the journal: a
+    val pass would hold hundreds at a time."""
 
 
 @dataclass(frozen=True)
