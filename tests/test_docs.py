@@ -25,6 +25,7 @@ import pytest
 from verifiers.v1.cli.eval.main import main as vf_eval
 from verifiers.v1.cli.gepa import main
 from verifiers.v1.cli.gepa_aggregate import main as gepa_aggregate
+from verifiers.v1.cli.gepa_compare import main as gepa_compare
 from verifiers.v1.gepa.records import EXAMPLES_CHARS, RECORD_CHARS
 from verifiers_gepa.endpoint import Endpoint, Reply, Request, Respond
 from verifiers_gepa.scripted import scripted
@@ -137,6 +138,8 @@ def run(command: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> No
             vf_eval(argv)
         elif words[0] == "gepa-aggregate":
             assert gepa_aggregate(argv) == 0, command
+        elif words[0] == "gepa-compare":
+            assert gepa_compare(argv) in (0, 1), command
         else:
             assert words[0] == "gepa", f"no test for: {command}"
             if not {"--resume", "--dry-run", "configs/quickstart.toml"} & set(argv):

@@ -29,5 +29,12 @@ def aggregate() -> int:
     return gepa_aggregate()
 
 
+def compare() -> int:
+    """The `gepa-compare` command."""
+    from verifiers.v1.cli.gepa_compare import main as gepa_compare
+
+    return gepa_compare()
+
+
 if __name__ == "__main__":
     sys.exit(main())

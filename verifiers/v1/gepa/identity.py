@@ -71,7 +71,7 @@ def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str
         **{name: getattr(config, name) for name in EVALUATION_FIELDS},
         "split": {name: [task["hash"] for task in parts[name]] for name in NAMES},
     }
-    return dict(_flat(identity))
+    return dict(flat(identity))
 
 
 def measured_by(config: GEPAConfig) -> dict[str, Any]:
@@ -121,12 +121,13 @@ def check_identity(run_dir: Path, identity: dict[str, Any]) -> None:
     )
 
 
-def _flat(value: Any, prefix: str = "") -> "list[tuple[str, Any]]":
+def flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:
+    """The leaves of nested objects, each by its keys joined with dots."""
     if not isinstance(value, dict):
         return [(prefix, value)]
     items = []
     for key, item in value.items():
-        items += _flat(item, f"{prefix}.{key}" if prefix else key)
+        items += flat(item, f"{prefix}.{key}" if prefix else key)
     return items
 
 

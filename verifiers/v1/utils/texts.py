@@ -44,6 +44,14 @@ def is_text(value: str) -> bool:
     return True
 
 
+def visible(text: str) -> str:
+    """`text` with everything that is not printed as itself (control characters, marks that turn the
+    direction of the text around) as its escape, except line feeds and tabs."""
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else ascii(char)[1:-1] for char in text
+    )
+
+
 def shorten(text: str, limit: int) -> str:
     """`text` in at most about `limit` characters: the middle goes, head and tail stay, and a mark
     says how much was left out (the mark itself comes on top of the limit)."""

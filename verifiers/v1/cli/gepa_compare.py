@@ -1,0 +1,95 @@
+"""The `gepa-compare` command: two runs side by side, and the first step at which they part.
+
+The exit status is 0 if both are the same search, 1 if not, 2 for an error (one line says what).
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+from pydantic_config import BaseConfig, cli
+from pydantic_config.cli import ConfigFileError
+
+from verifiers.v1.gepa.compare import Comparison, compare_runs
+from verifiers.v1.gepa.recorded import read_run
+from verifiers.v1.utils.texts import shorten, visible
+
+USAGE = """\
+usage: gepa-compare RUN_A RUN_B [--json]
+
+Lays two run directories side by side: settings that differ, the first step at which the searches
+part, what each came to and took, and a diff of the deployed prompts.
+"""
+
+WIDTH = 40
+"""Characters of a setting or figure that are shown."""
+
+
+class CompareConfig(BaseConfig):
+    """What to compare, and how to show it."""
+
+    runs: list[Path] = Field(min_length=2, max_length=2)
+    """The two run directories."""
+    json_: bool = Field(False, validation_alias="json")
+    """Print one JSON object instead."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; its exit status."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    if not args:
+        sys.stderr.write(USAGE)
+        return 2
+    if not args[0].startswith("-"):
+        args = ["--runs", *args]
+    try:
+        if "-h" in args or "--help" in args:
+            sys.stdout.write(USAGE + "\n")
+        config = cli(CompareConfig, args=args)
+        first, second = map(read_run, config.runs)
+        comparison = compare_runs(first, second)
+    except SystemExit:
+        return 0
+    except (ConfigFileError, ValueError, TypeError, KeyError, OSError) as error:
+        sys.stderr.write(f"gepa-compare: {' '.join(str(error).split())}\n")
+        return 2
+    _print(json.dumps(comparison.as_json()) if config.json_ else "\n".join(_lines(comparison)))
+    return 0 if comparison.equal else 1
+
+
+def _lines(comparison: Comparison) -> list[str]:
+    """The comparison for a person, the verdict last."""
+    lines = []
+    for title, pairs in (("settings that differ", comparison.config), ("", comparison.figures)):
+        rows = [(name, _shown(a), _shown(b)) for name, (a, b) in pairs.items()]
+        if rows:
+            lines += [*_table([(title, "A", "B"), *rows]), ""]
+    if comparison.prompt_diff:
+        lines += [visible(comparison.prompt_diff), ""]
+    if comparison.first_difference is None:
+        return [*lines, "equal: the same search, step by step"]
+    return [*lines, f"different from {visible(str(comparison.first_difference))}"]
+
+
+def _table(rows: list[tuple[str, str, str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:2]]
+    return [f"{name:<{widths[0]}}  {a:<{widths[1]}}  {b}".rstrip() for name, a, b in rows]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return visible(shorten(text, WIDTH).replace("\n", " "))
+
+
+def _print(text: str) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
