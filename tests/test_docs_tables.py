@@ -94,11 +94,20 @@ def test_the_two_spellings_that_are_said_to_be_equal(folder: tuple[Path, Endpoin
     assert configs[0] == configs[1]
 
 
+PRICES = ("--price-in", "1", "--price-out", "2")
+
 OTHERWISE: dict[str, tuple[str, ...]] = {
     "max_total_rollouts": ("300",),
     "allow_small_budget": (),
     "max_reflections": ("5",),
     "max_tokens": ("5",),
+    "max_cost": ("5", *PRICES),
+    "price_in": ("5", *PRICES[2:]),
+    "price_out": ("5", *PRICES[:2]),
+    "reflection_price_in": ("5", "--reflection-price-out", "1"),
+    "reflection_price_out": ("5", "--reflection-price-in", "1"),
+    "judge_price_in": ("5", "--judge-price-out", "1"),
+    "judge_price_out": ("5", "--judge-price-in", "1"),
     "max_minutes": ("5",),
     "patience": ("5",),
     "client": (".base-url", "http://other/v1"),
@@ -213,7 +222,7 @@ def messages() -> set[str]:
 def test_the_messages_that_are_explained_are_those_of_the_sources() -> None:
     known = messages()
     listed = first_column(section(DOCS / "failures.md", "Exit status and last line"))
-    assert len(listed) == 10
+    assert len(listed) == 11
     for message in listed:
         pattern = re.sub(r"\b[A-Z]+\b", "*", message)
         assert any(pattern in text for text in known), message

@@ -7,7 +7,7 @@ charge before its first request, so however many rollouts are in flight, `charge
 
 from dataclasses import dataclass, field
 
-from verifiers.v1.types import Usage
+from verifiers.v1.gepa.money import Spending
 
 
 class SearchStopped(BaseException):
@@ -45,9 +45,8 @@ class Budget:
     more; neither charged nor attempted."""
     uncharged: dict[str, int] = field(default_factory=dict)
     """Measured in the other phases, by phase."""
-    tokens: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Input and output tokens as the endpoints reported them, failed calls included, by role:
-    student, teacher, judges."""
+    spending: Spending = field(default_factory=Spending)
+    """Tokens and money, failed calls included."""
     _reserved: int = 0
 
     @property
@@ -56,7 +55,7 @@ class Budget:
 
     @property
     def total_tokens(self) -> int:
-        return sum(sum(counts.values()) for counts in self.tokens.values())
+        return sum(sum(counts.values()) for counts in self.spending.tokens.values())
 
     def reserve(self, rollouts: int) -> None:
         """Set `rollouts` aside. Raises `BudgetExhausted` where they don't fit."""
@@ -76,11 +75,3 @@ class Budget:
     def count_uncharged(self, phase: str) -> None:
         """One rollout of another phase was measured."""
         self.uncharged[phase] = self.uncharged.get(phase, 0) + 1
-
-    def count_tokens(self, role: str, usage: Usage | None) -> None:
-        """Add a call's reported usage to its role."""
-        if usage is None:
-            return
-        tokens = self.tokens.setdefault(role, {"input": 0, "output": 0})
-        tokens["input"] += max(0, usage.input_tokens)
-        tokens["output"] += max(0, usage.completion_tokens)

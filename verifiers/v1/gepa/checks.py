@@ -20,6 +20,7 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, proposal_cost
 from verifiers.v1.gepa.files import IDENTITY_FILE, OWN_FILES, RESULT_FILE, TRACES_FILE
 from verifiers.v1.gepa.identity import OWN_FIELDS
+from verifiers.v1.gepa.money import missing_prices
 from verifiers.v1.gepa.privacy import SECRET_NAME
 from verifiers.v1.utils.loaders import harness_class
 from verifiers.v1.utils.prime import load_prime_config
@@ -231,6 +232,14 @@ def budget_table(budget: int, val: int, proposal: int, uncharged: int) -> str:
     console.print(table)
     assert isinstance(console.file, StringIO)
     return console.file.getvalue().rstrip()
+
+
+def check_prices(config: GEPAConfig) -> None:
+    """What has no price can't be capped. Raises `ConfigError`."""
+    if config.max_cost is not None and (missing := missing_prices(config)):
+        raise ConfigError(
+            f"--max-cost {config.max_cost:g}: {'; '.join(missing)} (US dollars per million tokens)"
+        )
 
 
 def check_cache(config: GEPAConfig) -> None:

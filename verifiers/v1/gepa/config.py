@@ -27,6 +27,7 @@ from verifiers.v1.gepa.options import (
     EvaluationOptions,
     FaultOptions,
     LimitOptions,
+    PriceOptions,
     SearchOptions,
 )
 from verifiers.v1.gepa.settings import env_ids, fold_env, parsed, with_environment
@@ -44,7 +45,9 @@ class RunConfig(BaseConfig):
     """Directory of the run below `output_dir`. Defaults to `run.name`."""
 
 
-class GEPAConfig(SearchOptions, LimitOptions, EvaluationOptions, FaultOptions, vf.EnvConfig):
+class GEPAConfig(
+    SearchOptions, LimitOptions, PriceOptions, EvaluationOptions, FaultOptions, vf.EnvConfig
+):
     """One GEPA run: the environment, the models, the split, the budget."""
 
     narrowed: ClassVar[bool] = False

@@ -25,7 +25,14 @@ OWN_FIELDS = frozenset(GEPAConfig.model_fields) - frozenset(vf.EnvConfig.model_f
 FREE_FIELDS = frozenset({"interception", "retries", "timeout", "max_concurrent_agents"})
 """Fields of every env that say how episodes are run, not what they measure."""
 
-LIMIT_FIELDS = ("max_total_rollouts", "max_reflections", "max_tokens", "max_minutes", "patience")
+LIMIT_FIELDS = (
+    "max_total_rollouts",
+    "max_reflections",
+    "max_tokens",
+    "max_cost",
+    "max_minutes",
+    "patience",
+)
 """How far the search goes; a resume may change it."""
 
 SEARCH_FIELDS = (

@@ -1,9 +1,9 @@
 """The options of a run that have a job of their own, by that job; `GEPAConfig` inherits them."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field, FiniteFloat, model_validator
 from pydantic_config import BaseConfig
 
 from verifiers.v1.configs.env import TimeoutConfig
@@ -70,10 +70,40 @@ class LimitOptions(BaseConfig):
     """Stop after this many teacher calls."""
     max_tokens: int | None = Field(None, ge=1)
     """Stop before the iteration that starts with this many tokens spent by all roles together."""
+    max_cost: FiniteFloat | None = Field(None, gt=0)
+    """Stop before the iteration that starts with this many US dollars spent by all roles together.
+    Every role needs a known price."""
     max_minutes: FiniteFloat | None = Field(None, gt=0)
     """Stop before the iteration that starts this long after the run (or its resume) did."""
     patience: int | None = Field(None, ge=1)
     """Stop after this many proposals in a row without a better val mean."""
+
+
+class PriceOptions(BaseConfig):
+    """What tokens cost, in US dollars per million; a resume may change it. Where it is not told,
+    what the endpoint reports or the model's list price counts."""
+
+    price_in: FiniteFloat | None = Field(None, ge=0)
+    """Price of the student's input tokens (and of the teacher's, where that is the student)."""
+    price_out: FiniteFloat | None = Field(None, ge=0)
+    """Price of the student's output tokens."""
+    reflection_price_in: FiniteFloat | None = Field(None, ge=0)
+    """Price of the teacher's input tokens."""
+    reflection_price_out: FiniteFloat | None = Field(None, ge=0)
+    """Price of the teacher's output tokens."""
+    judge_price_in: FiniteFloat | None = Field(None, ge=0)
+    """Price of the input tokens of the taskset's judges."""
+    judge_price_out: FiniteFloat | None = Field(None, ge=0)
+    """Price of their output tokens."""
+
+    @model_validator(mode="after")
+    def _in_pairs(self) -> Self:
+        for role in ("", "reflection_", "judge_"):
+            names = f"{role}price_in", f"{role}price_out"
+            if len([name for name in names if getattr(self, name) is None]) == 1:
+                flags = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+                raise ValueError(f"{flags} go together: give both")
+        return self
 
 
 class EvaluationOptions(BaseConfig):

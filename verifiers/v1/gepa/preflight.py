@@ -19,18 +19,28 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.failures import MEASURED, Fault, Verdict, judge_error
 from verifiers.v1.gepa.privacy import keys_of, scrub
 from verifiers.v1.gepa.retries import retry_policy
+from verifiers.v1.gepa.usage import reported_usage
+from verifiers.v1.types import Usage
 
 SECONDS = 60.0
 """How long one question may take."""
 
 
-async def check_endpoints(config: GEPAConfig) -> None:
-    """Raise `Fault`, naming endpoint and cause, where a run could only fail."""
+Count = Callable[[str, Usage | None], None]
+"""Takes role and usage of an answered call."""
+
+
+async def check_endpoints(config: GEPAConfig, count: Count) -> None:
+    """Raise `Fault`, naming endpoint and cause, where a run could only fail. Completions that were
+    paid for are handed to `count`."""
     model, teacher = config.teacher
     replicas = config.endpoints
     await asyncio.gather(
-        *(_check("student", config.student, one, config, len(replicas) > 1) for one in replicas),
-        _check("teacher", model, teacher, config, True),
+        *(
+            _check("student", config.student, one, config, len(replicas) > 1, count)
+            for one in replicas
+        ),
+        _check("teacher", model, teacher, config, True, count),
     )
 
 
@@ -44,13 +54,18 @@ class Reachable:
 
 
 async def _check(
-    role: str, model: str, client: BaseClientConfig, config: GEPAConfig, probe: bool
+    role: str,
+    model: str,
+    client: BaseClientConfig,
+    config: GEPAConfig,
+    probe: bool,
+    count: Count,
 ) -> None:
     async def listing() -> Reachable:
         return await _list_models(model, client)
 
     async def completion() -> Reachable:
-        return await _complete(model, client)
+        return await _complete(model, client, lambda usage: count(role, usage))
 
     async def ask(question: Callable[[], Awaitable[Reachable]]) -> Reachable:
         what = f"asking the {role}'s endpoint"
@@ -88,10 +103,12 @@ async def _list_models(model: str, client: BaseClientConfig) -> Reachable:
     return Reachable(MEASURED, "listed" if model in models else "unlisted")
 
 
-async def _complete(model: str, client: BaseClientConfig) -> Reachable:
+async def _complete(
+    model: str, client: BaseClientConfig, count: Callable[[Usage | None], None]
+) -> Reachable:
     try:
         async with asyncio.timeout(SECONDS), build_async_openai(client) as api:
-            await api.chat.completions.create(
+            completion = await api.chat.completions.create(
                 model=model, messages=[{"role": "user", "content": "ping"}], max_tokens=1
             )
     except TimeoutError:
@@ -102,4 +119,5 @@ async def _complete(model: str, client: BaseClientConfig) -> Reachable:
         return Reachable(MEASURED if odd else judge_error(error))
     except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
         return Reachable(judge_error(error))
+    count(reported_usage(completion))
     return Reachable(MEASURED)

@@ -36,6 +36,7 @@ from verifiers.v1.gepa.records import render_records, without
 from verifiers.v1.gepa.replay import Replay
 from verifiers.v1.gepa.retries import retry_policy
 from verifiers.v1.gepa.template import TEMPLATE
+from verifiers.v1.gepa.usage import note_calls, recorded_usage, reported_usage
 from verifiers.v1.judge import Judge
 from verifiers.v1.types import Usage
 from verifiers.v1.utils.drive import Drive
@@ -108,7 +109,7 @@ class Teacher(Judge[str, JudgeConfig]):
             return Answer(verdict, retry_after=_retry_after(error))
         if not isinstance(completion, ChatCompletion):
             return Answer(Verdict("transient", "the endpoint's answer is not a chat completion"))
-        usage = _usage(completion)
+        usage = reported_usage(completion)
         if not completion.choices:
             return Answer(Verdict("transient", "the endpoint's answer is empty"), usage=usage)
         choice = completion.choices[0]
@@ -117,14 +118,6 @@ class Teacher(Judge[str, JudgeConfig]):
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.close()
-
-
-def _usage(completion: ChatCompletion) -> Usage | None:
-    """The reported usage; some servers report it in parts or not at all."""
-    try:
-        return Usage.from_openai(completion.usage)
-    except (AttributeError, TypeError, ValueError):
-        return None
 
 
 def _text(message: Any) -> str | None:
@@ -228,16 +221,13 @@ class Reflection:
         exchange = self._replay.exchange(request.key)
         if exchange is None:
             return None
-        usage = exchange["usage"]
-        answer = Answer(
+        return Answer(
             Verdict(**exchange["answer"]),
             exchange["reply"],
             exchange["finish_reason"],
-            Usage.model_validate(usage) if usage else None,
+            recorded_usage(exchange["usage"]),
             recorded=True,
         )
-        self._budget.count_tokens("teacher", answer.usage)
-        return answer
 
     async def _ask_all(
         self, requests: list[Request], shown: list[Shown], recalled: list[Answer | None]
@@ -281,8 +271,11 @@ class Reflection:
             nonlocal attempts
             attempts += 1
             answer = await self.teacher.ask(prompt)
-            self._budget.count_tokens("teacher", answer.usage)
-            return answer
+            if answer.verdict.kind != "transient" or answer.usage is None:
+                return answer
+            # The exchange that goes on record is the last attempt's.
+            note_calls([("teacher", answer.usage)], self._journal, self._budget)
+            return replace(answer, usage=None)
 
         answer: Answer = await policy(attempt)
         return replace(answer, attempts=attempts)
@@ -292,6 +285,8 @@ class Reflection:
         text = self._usable(answer)
         if not answer.recorded:
             self._journal.reflection(_exchange(request, answer, text))
+        if answer.verdict == MEASURED:
+            self._budget.spending.count("teacher", answer.usage)
         self.counts["tried"] += 1
         usage = answer.usage
         tokens = {"input": usage.input_tokens, "output": usage.completion_tokens} if usage else None

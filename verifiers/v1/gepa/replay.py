@@ -18,7 +18,7 @@ from pydantic_core import from_json
 
 from verifiers.v1.gepa.files import DECISIONS_FILE, REFLECTIONS_FILE, TRACES_FILE
 from verifiers.v1.gepa.journal import Stamp, Stored, drop_torn_line
-from verifiers.v1.types import Usage
+from verifiers.v1.gepa.usage import Calls, recorded_calls, recorded_usage
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +41,8 @@ class Recorded:
 
     stamp: Stamp
     stored: Stored
-    usage: tuple[tuple[str, Usage], ...]
-    """Role and reported tokens of its calls."""
+    calls: Calls
+    """Its answered calls."""
 
 
 class GivenUp:
@@ -61,8 +61,9 @@ class Replay:
         """Episodes of the record that were not measured."""
         self.charged = 0
         """Rollouts of the record that count against the budget."""
-        self.usage: list[tuple[str, Usage]] = []
-        """Role and reported tokens of the episodes that were not measured."""
+        self.calls: Calls = []
+        """The answered calls of episodes that were not measured, and those that are on record by
+        themselves."""
         self.dropped: dict[str, str] = {}
         """The val tasks that the seed prompt's val pass dropped: content hash -> cause."""
         self.narrowed: dict[tuple[int, str], int] = {}
@@ -142,15 +143,15 @@ class Replay:
 
     def _take_episode(self, row: dict[str, Any], path: Path, offset: int, size: int) -> None:
         stamp = Stamp.model_validate(row["gepa"])
-        usage = tuple(_usage(row))
+        calls = list(recorded_calls(row))
         self.charged += stamp.charged
         if stamp.verdict == "measured":
             key = (stamp.phase, stamp.candidate, stamp.task)
             stored = Stored(row["id"], path, offset, size)
-            self._rollouts[key, stamp.occurrence] = Recorded(stamp, stored, usage)
+            self._rollouts[key, stamp.occurrence] = Recorded(stamp, stored, calls)
         else:
             self.failed += 1
-            self.usage += usage
+            self.calls += calls
 
     def _take_exchange(self, row: dict[str, Any], *_: object) -> None:
         if row["verdict"] != "failed":  # there the run stopped; a resumed one asks again
@@ -163,20 +164,13 @@ class Replay:
             self.ended[row["phase"]] = row["reason"], row["message"]
         elif row["decision"] == "narrowed":
             self.narrowed[row["iteration"], row["what"]] = row["number"]
+        elif row["decision"] == "spent":
+            self.calls.append((row["role"], recorded_usage(row["usage"])))
         elif row["decision"] == "continued":
             self.ended.clear()
         else:
             key = (row["phase"], row["candidate"], row["task"])
             self._given_up.add((key, row["occurrence"]))
-
-
-def _usage(row: dict[str, Any]) -> Iterator[tuple[str, Usage]]:
-    for trace in row["traces"]:
-        for call in trace.get("calls", []):
-            if call.get("usage"):
-                yield "student", Usage.model_validate(call["usage"])
-        for usage in trace.get("extra_usage", []):
-            yield "judges", Usage.model_validate(usage)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:

@@ -76,6 +76,8 @@ class Outcome:
     and of those `effective`."""
     tokens: dict[str, dict[str, int]]
     """Reported `input` and `output` tokens by role: student, teacher, judges."""
+    cost: dict[str, Any]
+    """What they cost: `usd`, `reason` where that is unknown, and the same by role, in `roles`."""
     endpoints: list[dict[str, Any]]
     """`url`, `attempts` and `failed` of each of the student's replicas, of this process."""
     dropped: list[int] = field(default_factory=list)
@@ -146,6 +148,7 @@ def result_object(outcome: Outcome, config: GEPAConfig, split: Split) -> dict[st
         "rollouts": outcome.rollouts,
         "proposals": outcome.proposals,
         "tokens": outcome.tokens,
+        "cost": outcome.cost,
         "endpoints": outcome.endpoints,
         "warnings": outcome.warnings,
         "artifacts": _artifacts(outcome.run_dir),
@@ -211,6 +214,7 @@ def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
         logger.info("%s", headline)
     for hint in outcome.result["hints"]:
         logger.info("hint (%s): %s", hint["code"], hint["text"])
+    logger.info("%s", cost_line(outcome.tokens, outcome.cost))
     if outcome.run_dir is not None:
         mark = " (partial: the best so far)" if outcome.partial else ""
         logger.info("prompt: %s%s", outcome.run_dir / PROMPT_FILE, mark)
@@ -226,6 +230,21 @@ def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
     summary = f"{rollouts['charged']} of {rollouts['budget']} rollouts"
     log = logger.error if outcome.status == "failed" else logger.info
     log("%s (%s): %s", outcome.status, summary, outcome.message)
+
+
+def cost_line(tokens: dict[str, dict[str, int]], cost: dict[str, Any]) -> str:
+    """Tokens and money by role, in one line."""
+    parts = [
+        f"{role} {used['input']} + {used['output']} ({usd_text(cost['roles'][role]['usd'])})"
+        for role, used in tokens.items()
+    ]
+    total = usd_text(cost["usd"]) + (f" ({cost['reason']})" if cost["reason"] else "")
+    return f"tokens in + out: {', '.join(parts) or 'none'}; cost: {total}"
+
+
+def usd_text(usd: float | None) -> str:
+    """An amount for a person; an unknown one says so."""
+    return "unknown" if usd is None else f"${usd:.4f}"
 
 
 def headline_of(outcome: Outcome) -> str | None:

@@ -29,8 +29,9 @@ from verifiers.v1.gepa.replay import Key, Recorded, Replay
 from verifiers.v1.gepa.retries import retry_policy
 from verifiers.v1.gepa.reuse import Reuse
 from verifiers.v1.gepa.statistics import mean
+from verifiers.v1.gepa.usage import episode_calls, note_calls, trace_calls
 from verifiers.v1.task import Task
-from verifiers.v1.types import Usage
+from verifiers.v1.trace import Trace
 from verifiers.v1.utils.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -196,8 +197,7 @@ class Rollouts:
             self.budget.count_uncharged(recorded.stamp.phase)
             self.budget.replayed += 1
             self.budget.attempted += 1
-            for role, usage in recorded.usage:
-                self.budget.count_tokens(role, usage)
+            self.budget.spending.count_all(recorded.calls)
         return rest
 
     def _check_live(self, phase: Phase, step: str) -> None:
@@ -219,8 +219,7 @@ class Rollouts:
             return occurrence, self._cached(key, occurrence)
         if not isinstance(recorded, Recorded):
             return occurrence, Measurement(None, "given up before", occurrence, live=False)
-        for role, usage in recorded.usage:
-            self.budget.count_tokens(role, usage)
+        self.budget.spending.count_all(recorded.calls)
         self.budget.replayed += 1
         self.budget.attempted += 1
         self._count(job, measured=True)
@@ -316,8 +315,7 @@ class Rollouts:
         self, job: Job, episode: Episode, verdict: Verdict, occurrence: int, number: int
     ) -> Stored | None:
         """Write the episode, then count it. Where it was written."""
-        for role, usage in episode_usage(episode):
-            self.budget.count_tokens(role, usage)
+        self.budget.spending.count_all(episode_calls(episode))
         measured = verdict.kind == "measured"
         stamp = Stamp(
             phase=job.phase,
@@ -344,7 +342,18 @@ class Rollouts:
     async def _episode(self, job: Job, endpoint: int) -> Episode:
         (slot,) = self.env.slots(job.task.with_system_prompt(job.prompt))
         self.budget.attempted += 1
-        return await self.env.run_slot(slot, self.endpoints.contexts[endpoint])
+        traces: list[Trace] = []
+        kept: set[str] = set()
+        try:
+            context = self.endpoints.contexts[endpoint]
+            episode = await self.env.run_slot(slot, context, on_trace=traces.append)
+            kept = {trace.id for trace in episode.traces}
+        finally:
+            # What the host's own retries threw away, or an interrupt: paid for all the same.
+            for trace in traces:
+                if trace.id not in kept:
+                    note_calls(trace_calls(trace), self.journal, self.budget)
+        return episode
 
     def _adapt(self, place: int, episode: Episode, verdict: Verdict) -> None:
         if verdict.kind == "permanent":  # a used-up quota is a 429 too
@@ -371,15 +380,6 @@ class Rollouts:
         if task.data.idx not in self._hashes:
             self._hashes[task.data.idx] = content_hash(task)
         return self._hashes[task.data.idx]
-
-
-def episode_usage(episode: Episode) -> list[tuple[str, Usage]]:
-    """Role and reported usage of every call of an episode."""
-    usage = []
-    for trace in episode.traces:
-        usage += [("student", call.usage) for call in trace.calls if call.usage is not None]
-        usage += [("judges", judge) for judge in trace.extra_usage]
-    return usage
 
 
 def _score(episode: Episode) -> float:

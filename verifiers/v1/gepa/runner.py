@@ -38,6 +38,7 @@ from verifiers.v1.gepa.frontier import Frontier
 from verifiers.v1.gepa.history import History
 from verifiers.v1.gepa.identity import check_identity, run_identity, write_identity
 from verifiers.v1.gepa.journal import Journal, Phase
+from verifiers.v1.gepa.money import Spending, prices_of
 from verifiers.v1.gepa.opening import run_seed_pass
 from verifiers.v1.gepa.preflight import check_endpoints
 from verifiers.v1.gepa.progress import GEPALog, Progress
@@ -57,6 +58,7 @@ from verifiers.v1.gepa.rundir import locked, write_config, write_json
 from verifiers.v1.gepa.stops import stop_check
 from verifiers.v1.gepa.strategies import build_strategies
 from verifiers.v1.gepa.unmeasured import Unmeasured
+from verifiers.v1.gepa.usage import note_calls
 from verifiers.v1.utils.drive import Drive, Held, Interrupted
 from verifiers.v1.utils.texts import read_text
 
@@ -103,6 +105,7 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     checks.check_run_dir(config)
     checks.check_cache(config)
     checks.check_reuse(config)
+    checks.check_prices(config)
     if config.taskset.system_prompt is not None:
         env.taskset.system_prompt = read_text(config.taskset.system_prompt)
     split = split_tasks(env.taskset, config)
@@ -250,11 +253,11 @@ def _assemble(
 ) -> Run:
     """Put the parts of a run together; nothing is sent yet."""
     # What is on record was spent: a smaller budget stops the run, but can't unspend it.
-    budget = Budget(max(config.max_total_rollouts, replay.charged))
+    total = max(config.max_total_rollouts, replay.charged)
+    budget = Budget(total, spending=Spending(prices_of(config)))
     budget.failed += replay.failed
     budget.attempted += replay.failed
-    for role, usage in replay.usage:
-        budget.count_tokens(role, usage)
+    budget.spending.count_all(replay.calls)
     journal = Journal(run_dir)
     unmeasured = Unmeasured(config.max_dropped_fraction, journal)
     rollouts = Rollouts(env, config, budget, journal, replay)
@@ -285,7 +288,8 @@ def _phases(run: Run, serving: Held) -> Ending:
     config, plan, adapter = run.config, run.plan, run.adapter
     drive, run_dir = adapter.drive, adapter.rollouts.journal.run_dir
     if config.preflight and adapter.rollouts.replay.charged == 0:
-        drive.run(check_endpoints(config))
+        journal, budget = adapter.rollouts.journal, adapter.rollouts.budget
+        drive.run(check_endpoints(config, lambda *call: note_calls([call], journal, budget)))
     drive.run(serving.open())
     val = run_seed_pass(adapter, plan.seed_prompt, minibatch_size(config, plan.split))
     split = dataclasses.replace(plan.split, val=val)

@@ -10,7 +10,9 @@ from verifiers.v1.gepa.adapter import GEPAAdapter
 from verifiers.v1.gepa.budget import SearchStopped
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.effects import Effects, effects_of
+from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.files import STOP_FILE
+from verifiers.v1.gepa.money import Spending
 from verifiers.v1.gepa.progress import Progress
 from verifiers.v1.gepa.reflection import Reflection
 
@@ -74,6 +76,8 @@ def stop_check(
             yield "max_reflections", f"{config.max_reflections} teacher calls were made"
         if config.max_tokens and budget.total_tokens >= config.max_tokens:
             yield "max_tokens", f"{budget.total_tokens} tokens were spent"
+        if config.max_cost and (usd := _spent(budget.spending)) >= config.max_cost:
+            yield "max_cost", f"{usd:.4f} US dollars were spent"
         if config.max_minutes and time.monotonic() - started >= config.max_minutes * 60:
             yield "max_minutes", f"{config.max_minutes:g} minutes are over"
         if config.patience and progress.since_better >= config.patience:
@@ -84,3 +88,10 @@ def stop_check(
             yield "stop_file", f"{run_dir / STOP_FILE} is there"
 
     return check
+
+
+def _spent(spending: Spending) -> float:
+    """US dollars so far. Raises `Fault` where a part of that is unknown."""
+    if spending.usd is None:
+        raise Fault(f"--max-cost can't be kept: {spending.reason}")
+    return spending.usd

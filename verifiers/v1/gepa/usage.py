@@ -1,0 +1,61 @@
+"""What the calls of a run used: read from episodes, from the lines of the record, and put on record
+where it would be in neither.
+
+An answered call has a usage, None where its endpoint reported none. One that failed is left out
+unless a usage came with it: what a provider may charge for it, nobody tells.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from verifiers.v1.episode import Episode
+from verifiers.v1.gepa.budget import Budget
+from verifiers.v1.gepa.journal import Journal
+from verifiers.v1.trace import Trace
+from verifiers.v1.types import Usage
+
+Calls = list[tuple[str, Usage | None]]
+"""Role and usage of answered calls."""
+
+
+def trace_calls(trace: Trace) -> Calls:
+    """The answered calls of a trace."""
+    calls: Calls = [("student", call.usage) for call in trace.calls if call.usage or not call.error]
+    return calls + [("judges", usage) for usage in trace.extra_usage]
+
+
+def episode_calls(episode: Episode) -> Calls:
+    """The answered calls of an episode."""
+    return [call for trace in episode.traces for call in trace_calls(trace)]
+
+
+def recorded_calls(row: dict[str, Any]) -> Iterator[tuple[str, Usage | None]]:
+    """The same of a line of `traces.jsonl`."""
+    for trace in row["traces"]:
+        for call in trace.get("calls", []):
+            if call.get("usage") or not call.get("error"):
+                yield "student", recorded_usage(call.get("usage"))
+        for usage in trace.get("extra_usage", []):
+            yield "judges", recorded_usage(usage)
+
+
+def recorded_usage(usage: dict[str, Any] | None) -> Usage | None:
+    """A usage as a line of the record has it."""
+    return Usage.model_validate(usage) if usage else None
+
+
+def reported_usage(completion: Any) -> Usage | None:
+    """What a chat completion reports; some servers report it in parts or not at all."""
+    try:
+        return Usage.from_openai(completion.usage)
+    except (AttributeError, TypeError, ValueError):
+        return None
+
+
+def note_calls(calls: Iterable[tuple[str, Usage | None]], journal: Journal, budget: Budget) -> None:
+    """Record and count calls that belong to no episode and no teacher exchange of the record, as
+    those of an episode that was cut short. Raises `Fault` where the disk refuses."""
+    for role, usage in calls:
+        reported = usage.model_dump(exclude_none=True) if usage else None
+        journal.decision({"decision": "spent", "role": role, "usage": reported})
+        budget.spending.count(role, usage)
