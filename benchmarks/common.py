@@ -94,7 +94,7 @@ def _run(command: str, endpoint: Served, folder: Path, *args: str) -> Measured:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=_environment(),
+            env=environment(),
             check=False,
         )
     if not report.exists() or (took := json.loads(report.read_bytes())).pop("status"):
@@ -104,7 +104,7 @@ def _run(command: str, endpoint: Served, folder: Path, *args: str) -> Measured:
     return Measured(run_dir, rollouts, **took)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """This process's, with the tasksets of the checkout, so that both commands find the same."""
     paths = [str(path) for path in (ROOT / "environments").iterdir()]
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)

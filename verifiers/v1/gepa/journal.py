@@ -2,9 +2,9 @@
 
 Three files of one JSON object per line, each line in the file before what it records is counted:
 
-- `traces.jsonl`: every finished episode, written by the host's own writer in the host's own format,
-  with one more key, `gepa`, that says which candidate it belongs to and what it counted as (the
-  host's readers pass over a key that they don't know);
+- `traces.jsonl`: every finished episode, in the host's own format, with one more key, `gepa`, that
+  says which candidate it belongs to and what it counted as (the host's readers pass over a key that
+  they don't know);
 - `reflections.jsonl`: every teacher exchange;
 - `decisions.jsonl`: what the run made of rollouts that could not be measured, and
   that a phase is over.
@@ -13,7 +13,6 @@ A write that the disk refuses is taken back, so that a line is in the record who
 only a killed process can leave half of one, at the end, and `replay.py` drops that.
 """
 
-import asyncio
 import contextlib
 import hashlib
 import json
@@ -22,14 +21,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from verifiers.v1.episode import Episode, GroupInfo
 from verifiers.v1.gepa.failures import Fault, Kind
 from verifiers.v1.gepa.files import DECISIONS_FILE, REFLECTIONS_FILE, TRACES_FILE
-from verifiers.v1.utils.aio import run_shielded
-from verifiers.v1.utils.trace_store import append_episode
+from verifiers.v1.utils.appender import Appender
 
 Phase = Literal["optimize", "validate", "test"]
 """What a rollout is for. Only the search, `optimize`, is charged to the budget."""
@@ -92,38 +90,21 @@ class Journal:
 
     def __init__(self, run_dir: Path | None) -> None:
         self.run_dir = run_dir
-        self._lock = asyncio.Lock()
-        self._writers_lock = asyncio.Lock()
+        self._traces = Appender(run_dir / TRACES_FILE) if run_dir is not None else None
 
     async def episode(self, episode: Episode, stamp: Stamp) -> Stored | None:
         """Append a finished episode; once begun, it is written whatever is cancelled. Where it was
         written, None without a directory."""
-        if self.run_dir is None:
+        if self._traces is None:
             return None
         fields = {name: getattr(episode, name) for name in Episode.model_fields}
         fields["group"] = GroupInfo(id=f"{stamp.phase}/{stamp.split}/{stamp.candidate[:12]}")
-        recorded = RecordedEpisode.model_construct(**fields, gepa=stamp)
-        return await run_shielded(self._write(self.run_dir, recorded))
-
-    async def _write(self, run_dir: Path, recorded: RecordedEpisode) -> Stored:
-        path = run_dir / TRACES_FILE
-        # The cut must come before the next line, so it is made under the same lock.
-        async with self._lock:
-            try:
-                start = path.stat().st_size if path.exists() else 0
-                await append_episode(run_dir, recorded, self._writers_lock)
-            except PydanticSerializationError:
-                _make_storable(recorded)
-                await self._write_again(run_dir, recorded)
-            except OSError as error:
-                raise _refused(path, error) from error
-            return Stored(recorded.id, path, start, path.stat().st_size - start)
-
-    async def _write_again(self, run_dir: Path, recorded: RecordedEpisode) -> None:
+        line = _line(RecordedEpisode.model_construct(**fields, gepa=stamp))
         try:
-            await append_episode(run_dir, recorded, self._writers_lock)
-        except (OSError, PydanticSerializationError) as error:
-            raise _refused(run_dir / TRACES_FILE, error) from error
+            offset = await self._traces.append(line)
+        except OSError as error:
+            raise _refused(error) from error
+        return Stored(episode.id, self._traces.path, offset, len(line))
 
     def reflection(self, exchange: dict[str, Any]) -> None:
         """Append a teacher exchange."""
@@ -141,7 +122,9 @@ class Journal:
             with path.open("ab") as file:
                 file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
         except OSError as error:
-            raise _refused(path, error) from error
+            with contextlib.suppress(OSError):
+                drop_torn_line(path)
+            raise _refused(error) from error
 
 
 def drop_torn_line(path: Path) -> bool:
@@ -160,6 +143,21 @@ def drop_torn_line(path: Path) -> bool:
             end = start
         file.truncate(end)
     return end < size
+
+
+_line_adapter = TypeAdapter(RecordedEpisode)
+
+
+def _line(recorded: RecordedEpisode) -> bytes:
+    """The episode as a line of `traces.jsonl`, as the host writes it."""
+    try:
+        return _line_adapter.dump_json(recorded, exclude_none=True) + b"\n"
+    except PydanticSerializationError:
+        _make_storable(recorded)
+    try:
+        return _line_adapter.dump_json(recorded, exclude_none=True) + b"\n"
+    except PydanticSerializationError as error:
+        raise _refused(error) from error
 
 
 def _make_storable(episode: Episode) -> None:
@@ -181,8 +179,5 @@ def _storable(value: Any) -> Any:
     return value
 
 
-def _refused(path: Path, error: Exception) -> Fault:
-    """Take back what may have been written of the line, and say what happened."""
-    with contextlib.suppress(OSError):
-        drop_torn_line(path)
+def _refused(error: Exception) -> Fault:
     return Fault(f"the journal could not be written: {error}")

@@ -60,6 +60,7 @@ from verifiers.v1.gepa.strategies import build_strategies
 from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.gepa.usage import note_calls
 from verifiers.v1.utils.drive import Drive, Held, Interrupted
+from verifiers.v1.utils.heap import frozen_heap
 from verifiers.v1.utils.texts import read_text
 
 logger = logging.getLogger(__name__)
@@ -169,7 +170,7 @@ def _in_loop() -> bool:
 
 def _run(env: vf.Env, config: GEPAConfig, drive: Drive) -> Outcome:
     plan = plan_run(env, config)
-    with drive.signals(), locked(config) as run_dir, drive:
+    with drive.signals(), locked(config) as run_dir, drive, frozen_heap():
         replay = _open_record(plan, config, run_dir)
         run = _assemble(env, config, plan, replay, run_dir, drive)
         outcome, error = _optimize(run)

@@ -1,0 +1,264 @@
+"""Rollouts per second and CPU seconds per rollout: ours, the host's, and what bounds them.
+
+    python benchmarks/throughput.py
+
+Five ways to have the student answer the same messages under the same prompt, at a latency of 0 and
+of 1 s, 128 in flight, in turn, on one endpoint in a process of its own:
+
+- `gepa`, the rollouts of a run (attempts, judging, the journal) with `direct-chat`;
+- `gepa --workers 2`, the same with the episodes in two processes;
+- `vf-gepa`, the host's command with its `null` harness;
+- a plain HTTP client through the host's interception server, one session per request: what every
+  harness that obeys the host's contract must pay;
+- a plain HTTP client straight to the endpoint: its ceiling.
+
+Each is a process of its own, measured after its imports and a first batch; CPU is that of the
+process and of what it starts, never the endpoint's.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import aiohttp
+from pydantic_core import to_json
+
+from benchmarks.common import Served, environment, print_table, run_vf_gepa, served
+from benchmarks.timed import cpu
+
+WARM = 128
+"""Rollouts of the first batch, which is not measured: it opens the connections."""
+
+Figures = tuple[float, float]
+"""Rollouts per second, CPU seconds per rollout."""
+
+
+def arguments(url: str, folder: Path, concurrent: int, workers: int) -> list[str]:
+    """The command line that the rollouts of a run are configured with."""
+    line = ["support-intent-v1", "--local", "-m", "student", "-c", str(concurrent)]
+    line += ["--client.base-url", url, "-o", str(folder), "--run.name", "run"]
+    return line + (["--workers", str(workers)] if workers else [])
+
+
+async def timed(batch: Callable[[int], Awaitable[Any]], count: int) -> Figures:
+    """Warm up, then what `count` rollouts take."""
+    await batch(WARM)
+    wall, spent = time.perf_counter(), cpu()
+    await batch(count)
+    return count / (time.perf_counter() - wall), (cpu() - spent) / count
+
+
+def requests(tasks: list[Any]) -> list[bytes]:
+    """What `direct-chat` sends for each task."""
+    return [
+        to_json(
+            {
+                "model": "student",
+                "messages": [
+                    {"role": "system", "content": task.data.system_prompt},
+                    {"role": "user", "content": task.data.prompt_text},
+                ],
+            }
+        )
+        for task in tasks
+    ]
+
+
+async def post(http: aiohttp.ClientSession, url: str, secret: str, body: bytes) -> None:
+    headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
+    async with http.post(f"{url}/chat/completions", data=body, headers=headers) as answer:
+        assert answer.status == 200, await answer.text()
+        json.loads(await answer.read())
+
+
+async def spread(count: int, concurrent: int, one: Callable[[int], Awaitable[None]]) -> None:
+    """`one(number)` for `count` numbers, `concurrent` at once."""
+    numbers = iter(range(count))
+
+    async def lane() -> None:
+        for number in numbers:
+            await one(number)
+
+    await asyncio.gather(*(lane() for _ in range(concurrent)))
+
+
+def plain(url: str, concurrent: int, tasks: list[Any], count: int) -> Figures:
+    """Straight to the endpoint."""
+    bodies = requests(tasks)
+
+    async def main() -> Figures:
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(connector=connector) as http:
+
+            async def one(number: int) -> None:
+                await post(http, url, "none", bodies[number % len(bodies)])
+
+            return await timed(lambda batch: spread(batch, concurrent, one), count)
+
+    return asyncio.run(main())
+
+
+def interception(url: str, concurrent: int, tasks: list[Any], count: int) -> Figures:
+    """Through the interception, as the host configures it by default."""
+    import verifiers.v1 as vf
+    from verifiers.v1.clients import ModelContext
+    from verifiers.v1.configs.agent import AgentConfig
+    from verifiers.v1.interception import ElasticInterceptionPoolConfig, make_interception
+    from verifiers.v1.session import RolloutSession
+    from verifiers.v1.trace import AgentInfo, Trace, TraceTask
+
+    bodies = requests(tasks)
+    context = ModelContext(model="student", client=vf.EvalClientConfig(base_url=url))
+
+    def session(task: Any) -> RolloutSession:
+        about: Any = TraceTask(type="Task", data=task.data, key=task.key, hash=task.hash)
+        return RolloutSession(
+            ctx=context, trace=Trace(task=about, agent=AgentInfo(config=AgentConfig()))
+        )
+
+    async def main() -> Figures:
+        async with AsyncExitStack() as stack:
+            pool = make_interception(ElasticInterceptionPoolConfig(), requires_tunnel=False)
+            await stack.enter_async_context(pool)
+            connector = aiohttp.TCPConnector(limit=0)
+            http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
+
+            async def one(number: int) -> None:
+                body = bodies[number % len(bodies)]
+                async with pool.acquire(session(tasks[number % len(tasks)])) as (base, secret, _):
+                    await post(http, f"{base}/v1", secret, body)
+
+            return await timed(lambda batch: spread(batch, concurrent, one), count)
+
+    return asyncio.run(main())
+
+
+def rollouts(argv: list[str], count: int) -> Figures:
+    """The rollouts of a run, as its search asks for them."""
+    from verifiers.v1.gepa.budget import Budget
+    from verifiers.v1.gepa.journal import Journal
+    from verifiers.v1.gepa.replay import Replay
+    from verifiers.v1.gepa.rollouts import Job, Rollouts
+    from verifiers.v1.gepa.runner import load_env
+    from verifiers.v1.gepa.sources import parse_config
+    from verifiers.v1.utils.heap import frozen_heap
+
+    config, _ = parse_config(argv)
+    env = load_env(config)
+    tasks = list(env.taskset.select(config.select))
+    config.run_dir.mkdir()
+    prompt = str(tasks[0].data.system_prompt)
+    measuring = Rollouts(env, config, Budget(count + WARM), Journal(config.run_dir), Replay())
+
+    async def batch(size: int) -> None:
+        jobs = [Job(prompt, tasks[number % len(tasks)], "val") for number in range(size)]
+        done = await measuring.measure(jobs, "a batch")
+        assert all(one.score is not None for one in done)
+
+    async def main() -> Figures:
+        with frozen_heap():
+            async with env.serving():
+                return await timed(batch, count)
+
+    return asyncio.run(main())
+
+
+def part(name: str, url: str, concurrent: int, count: int) -> Figures:
+    """One of ours, in this process."""
+    import verifiers_gepa  # noqa: F401
+    from verifiers.v1.gepa.runner import load_env
+    from verifiers.v1.gepa.sources import parse_config
+
+    with tempfile.TemporaryDirectory() as folder:
+        workers = int(name.partition("--workers ")[2] or 0)
+        argv = arguments(url, Path(folder), concurrent, workers)
+        if name.startswith("gepa"):
+            return rollouts(argv, count)
+        config, _ = parse_config(argv)
+        tasks = list(load_env(config).taskset.select(config.select))
+        return (plain if name == "plain client" else interception)(url, concurrent, tasks, count)
+
+
+def in_process(name: str, endpoint: Served, concurrent: int, count: int) -> Figures:
+    """`part` in a process of its own."""
+    line = [sys.executable, __file__, "--part", name, "--url", endpoint.url]
+    line += ["-c", str(concurrent), "--rollouts", str(count)]
+    done = subprocess.run(line, stdout=subprocess.PIPE, env=environment(), check=True)
+    speed, spent = json.loads(done.stdout.splitlines()[-1])
+    return speed, spent
+
+
+def host(endpoint: Served, concurrent: int, count: int) -> Figures:
+    """The host's command: the seed prompt's val pass of `count` tasks, and nothing else."""
+    sizes = ["--num-train", "3", "--num-val", str(count), "--max-total-rollouts", str(count)]
+    with tempfile.TemporaryDirectory() as folder:
+        run = run_vf_gepa(endpoint, Path(folder), *sizes, "-c", str(concurrent))
+        return run.rollouts / run.wall, run.cpu / run.rollouts
+
+
+OURS = "gepa"
+HOST = "vf-gepa, null harness"
+SERVER = "plain client, interception"
+PARTS = (OURS, "gepa --workers 2", SERVER, "plain client")
+
+
+def main(latencies: list[float], concurrent: int, count: int, few: int, repeats: int) -> None:
+    """Print the table, the median of `repeats` each."""
+    rows = []
+    for latency in latencies:
+        figures: dict[str, list[Figures]] = {name: [] for name in (*PARTS, HOST)}
+        with served(latency) as endpoint:
+            for _ in range(repeats):
+                for name in PARTS:
+                    figures[name].append(in_process(name, endpoint, concurrent, count))
+            figures[HOST].append(host(endpoint, concurrent, few))
+        best = {
+            name: (median(speed for speed, _ in runs), median(spent for _, spent in runs))
+            for name, runs in figures.items()
+        }
+        for name, (speed, spent) in best.items():
+            rows.append(
+                (
+                    name,
+                    f"{latency:g} s",
+                    f"{speed:,.1f}",
+                    f"{spent * 1000:,.1f}",
+                    f"{speed / best[HOST][0]:,.1f}",
+                    f"{spent / best[SERVER][1]:,.2f}",
+                )
+            )
+    columns = ("", "latency", "rollouts/s", "CPU ms each", "times vf-gepa", "CPU / interception")
+    print_table(f"Throughput, {concurrent} in flight", columns, rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--latency", type=float, nargs="*", default=[0.0, 1.0])
+    parser.add_argument("-c", "--concurrent", type=int, default=128)
+    parser.add_argument("--rollouts", type=int, default=2000, help="of each part")
+    parser.add_argument("--host-rollouts", type=int, default=40, help="vf-gepa does about 1/s")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part:
+        print(json.dumps(part(options.part, options.url, options.concurrent, options.rollouts)))
+    else:
+        main(
+            options.latency,
+            options.concurrent,
+            options.rollouts,
+            options.host_rollouts,
+            options.repeats,
+        )
