@@ -33,7 +33,8 @@ from verifiers_gepa.scripted import scripted
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ENVIRONMENTS = sorted((ROOT / "environments").glob("*/README.md"))
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *ENVIRONMENTS]
+SKILL = ROOT / "skills/optimize-prompts/SKILL.md"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *ENVIRONMENTS, SKILL]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 SCHEMA = json.loads((DOCS / "result.schema.json").read_bytes())
@@ -48,6 +49,7 @@ NOT_RUN = {
     **{f"pip install ./environments/{page.parent.name}": "the same" for page in ENVIRONMENTS[1:]},
     "gepa -h": "test_gepa_cli.py does, and it takes seconds",
     "gepa support-intent-v1 -h": "the same",
+    "python -m verifiers_gepa.simulated bash": "a shell; what is typed in it is tried below",
 }
 """Commands that no test here runs, and why."""
 
@@ -58,6 +60,12 @@ SMALL = {
     "--max-total-rollouts": "12",
     "--reflection-minibatch-size": "2",
 }
+SHOWN = [
+    DOCS / "tutorial.md",
+    DOCS / "why-not-better.md",
+]
+"""Pages whose commands run as they stand, and print what the page shows."""
+
 SIMULATED = ["python", "-m", "verifiers_gepa.simulated"]
 URL = re.compile(r"https?://[^\s,\"]+")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -119,8 +127,12 @@ def localized(words: list[str], endpoint: Endpoint) -> list[str]:
     return urls
 
 
-def run(command: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run one command of a page. Raises AssertionError where it fails or is of no known kind."""
+def run(
+    command: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, small: bool = True
+) -> None:
+    """Run one command of a page, made small if it may be. Raises AssertionError where it fails or
+    is of no known kind."""
+    command = command.replace("$TASK_ENDPOINTS", endpoint.url)
     words = localized(shlex.split(command), endpoint)
     with monkeypatch.context() as patch:
         while re.match(r"[A-Z_]+=", words[0]):
@@ -132,7 +144,7 @@ def run(command: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> No
         before = len(endpoint.requests)
         argv = words[1:]
         if words[0] == "vf-eval":
-            if not any(word.startswith(("-n", "--select")) for word in argv):
+            if small and not any(word.startswith(("-n", "--select")) for word in argv):
                 argv += ["-n", "3", "--no-push"]
             patch.setattr(sys, "argv", ["vf-eval", *argv])
             vf_eval(argv)
@@ -142,7 +154,7 @@ def run(command: str, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> No
             assert gepa_compare(argv) in (0, 1), command
         else:
             assert words[0] == "gepa", f"no test for: {command}"
-            if not {"--resume", "--dry-run", "configs/quickstart.toml"} & set(argv):
+            if small and not {"--resume", "--dry-run", "configs/quickstart.toml"} & set(argv):
                 argv += [word for flag in SMALL.items() if flag[0] not in argv for word in flag]
             assert main(argv) == 0, command
             if "--resume" not in argv:
@@ -159,20 +171,28 @@ def is_excerpt(program: str) -> bool:
 
 @pytest.mark.parametrize("page", PAGES, ids=NAMES)
 def test_every_command_and_program_of_a_page_runs(
-    page: Path, folder: tuple[Path, Endpoint], monkeypatch: pytest.MonkeyPatch
+    page: Path,
+    folder: tuple[Path, Endpoint],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     where, endpoint = folder
     names: dict[str, Any] = {}
+    printed = ""
     for number, (language, block) in enumerate(blocks(page)):
         if language == "sh":
             for command in commands(block):
                 if command not in NOT_RUN:
-                    run(command, endpoint, monkeypatch)
+                    run(command, endpoint, monkeypatch, small=page not in SHOWN)
         elif language == "python" and not is_excerpt(block):
             exec(compile(URL.sub(endpoint.url, block), page.name, "exec"), names)
         elif language == "toml":
             (where / f"{number}.toml").write_text(block, "utf-8")
             assert main(["@", f"{number}.toml", "--dry-run"]) == 0
+        elif language == "text" and page in SHOWN:
+            printed += "".join(capsys.readouterr())
+            for line in block.splitlines():
+                assert line in printed
         else:
             assert language in ("text", "python")
     # What the programs print is said to be a gain, the teacher's request, or the same twice.

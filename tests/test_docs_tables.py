@@ -20,6 +20,7 @@ from tests.test_docs import (
     ROOT,
     ROW,
     SCHEMA,
+    SKILL,
     blocks,
     first_column,
     folder,
@@ -204,6 +205,16 @@ def test_the_table_of_finish_reasons() -> None:
     (row,) = (line for line in page.splitlines() if line.startswith("| `finish_reason`"))
     reasons = set(SCHEMA["properties"]["finish_reason"]["enum"])
     assert set(re.findall(r'`"(\w+)"`', row)) == {*listed, *OTHER_ENDS} == reasons
+
+
+def test_the_page_on_no_improvement_names_every_hint_and_every_finish_reason() -> None:
+    page = DOCS / "why-not-better.md"
+    source = (HOME / "hints.py").read_text("utf-8")
+    codes = re.findall(r'yield \(\s*"(\w+)"', source)
+    assert sorted(first_column(section(page, "Read the hints"))) == sorted(codes)
+    assert sorted(first_column(section(SKILL, "Act on a hint"))) == sorted(codes)
+    reasons = SCHEMA["properties"]["finish_reason"]["enum"]
+    assert sorted(first_column(section(page, "What the finish reason says"))) == sorted(reasons)
 
 
 def messages() -> set[str]:
