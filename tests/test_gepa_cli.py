@@ -118,14 +118,35 @@ def test_a_remote_runtime_without_an_account_stops_at_once(
     assert "--agent.runtime.type" in line
 
 
+AGENTS_OWN = ["--agent.client.type", "eval", "--agent.client.base-url", "http://agent/v1"]
+HEADER = '{"Authorization": "Bearer sk-1"}'
+SECRETS = {
+    "client": ["--client.headers", HEADER],
+    "client beside an agent's own": [*AGENTS_OWN, "--client.headers", HEADER],
+    "agent.client": [*AGENTS_OWN, "--agent.client.headers.Authorization", "sk-1"],
+    "reflection-client": ["--reflection-client.headers", HEADER],
+}
+
+
+@pytest.mark.parametrize("where", SECRETS)
 def test_a_key_among_the_headers_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], where: str
+) -> None:
+    """Also among those of a client that the run has no use for: they are saved all the same."""
+    assert main([*BASE, *SECRETS[where], "-o", str(tmp_path)]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"--{where.split()[0]}.headers holds 'Authorization'" in line
+    assert f"--{where.split()[0]}.headers-from-env" in line
+    assert "sk-1" not in line
+
+
+def test_a_key_in_the_url_of_a_replica_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    header = ["--client.headers", '{"Authorization": "Bearer sk-1"}', "-o", str(tmp_path)]
-    assert main([*BASE, *header]) == 2
+    urls = ["--task-endpoints", "http://one/v1", "http://me:sk-1@two/v1", *AGENTS_OWN]
+    assert main([*BASE, *urls, "-o", str(tmp_path)]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "'Authorization'" in line
-    assert "--client.headers-from-env" in line
+    assert "--task-endpoints holds a key or password" in line
     assert "sk-1" not in line
 
 

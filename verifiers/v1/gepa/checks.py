@@ -92,12 +92,14 @@ def check_credentials(config: GEPAConfig) -> None:
 
 def check_secrets(config: GEPAConfig) -> None:
     """The config and every trace are written to files, with the clients' headers and URLs."""
-    clients: list[tuple[str, BaseClientConfig]] = [("client", one) for one in config.endpoints]
+    clients: list[tuple[str, BaseClientConfig]] = [("client", config.client)]
     if config.reflection_client is not None:
         clients.append(("reflection-client", config.reflection_client))
     for name, agent in agent_config_fields(config).items():
         if agent.client is not None:
             clients.append((f"{name}.client", agent.client))
+    for url in config.task_endpoints:
+        _check_url("task-endpoints", "client", url)
     for flag, client in clients:
         for header in client.headers:
             if SECRET_NAME.search(header):
@@ -106,12 +108,7 @@ def check_secrets(config: GEPAConfig) -> None:
                     "files: put it into an environment variable and name that with "
                     f"--{flag}.headers-from-env"
                 )
-        url = urlsplit(client.base_url)
-        if url.username or url.password or SECRET_NAME.search(url.query):
-            raise ConfigError(
-                f"--{flag}.base-url holds a key or password, which would be written to the run's "
-                f"files: send it as a header named in --{flag}.headers-from-env"
-            )
+        _check_url(f"{flag}.base-url", flag, client.base_url)
         key = resolve_api_key(client)
         if key != key.strip() or not key.isprintable():
             raise ConfigError(
@@ -123,6 +120,15 @@ def check_secrets(config: GEPAConfig) -> None:
         for name in extra:
             if "headers" in name:
                 raise ConfigError(f"--{flag}.{name}: headers belong to the client, not to sampling")
+
+
+def _check_url(option: str, client: str, address: str) -> None:
+    url = urlsplit(address)
+    if url.username or url.password or SECRET_NAME.search(url.query):
+        raise ConfigError(
+            f"--{option} holds a key or password, which would be written to the run's files: send "
+            f"it as a header named in --{client}.headers-from-env"
+        )
 
 
 def check_search(config: GEPAConfig) -> None:
