@@ -52,8 +52,8 @@ CAUSES: dict[str, tuple[Callable[[], Endpoint], list[str], str, str, int]] = {
         "seed_perfect",
         4,
     ),
-    "seed as good as can be": (lambda: scripted(perfect), [], "one_score", "one_score", 44),
-    "student ignores the prompt": (lambda: scripted(deaf), [], "no_effect", "no_effect", 44),
+    "seed as good as can be": (lambda: scripted(perfect), [], "one_score", "one_score", 84),
+    "student ignores the prompt": (lambda: scripted(deaf), [], "no_effect", "no_effect", 84),
     "teacher echoes": (
         lambda: scripted(good_student, echo),
         [],
@@ -93,7 +93,7 @@ def test_every_cause_of_no_improvement_has_a_reason_and_a_hint(
     assert hint["code"] == code
     # The last line is the status; what to do comes just before.
     lines = capsys.readouterr().err.splitlines()
-    assert any(line.endswith(f"hint ({code}): {hint['text']}") for line in lines[-4:])
+    assert any(line.endswith(f"hint ({code}): {hint['text']}") for line in lines[-5:])
 
 
 def test_one_proposal_that_changes_a_score_is_an_effect(tmp_path: Path) -> None:
@@ -107,12 +107,12 @@ def test_one_proposal_that_changes_a_score_is_an_effect(tmp_path: Path) -> None:
 
 def test_patience_can_make_it_wait_longer_for_an_effect(tmp_path: Path) -> None:
     with scripted(deaf) as endpoint:
-        done = run(endpoint, tmp_path, "--patience", "12", base=ALL)
+        done = run(endpoint, tmp_path, "--patience", "22", base=ALL)
         assert done.result["finish_reason"] == "no_effect"
-        assert done.result["proposals"]["evaluated"] == 12
+        assert done.result["proposals"]["evaluated"] == 22
         # The record has the same end, whatever the budget.
         before = len(student_requests(endpoint))
-        more = ["--patience", "12", "--max-total-rollouts", "200"]
+        more = ["--patience", "22", "--max-total-rollouts", "200"]
         again = resumed(endpoint, done, *more, base=ALL)
         assert len(student_requests(endpoint)) == before
     assert (again.status, again.result["finish_reason"]) == (0, "no_effect")

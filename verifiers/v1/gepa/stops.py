@@ -19,7 +19,7 @@ from verifiers.v1.gepa.reflection import Reflection
 IDLE_ITERATIONS = 10
 """Iterations in a row that charge nothing before the run stops: it would go on for ever."""
 
-FUTILE_PROPOSALS = 10
+FUTILE_PROPOSALS = 20
 """Proposals that a search evaluates before it stops because not one of them has changed a score.
 A larger `patience` takes its place."""
 
