@@ -131,6 +131,7 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "retries": (".max-retries", "1"),
     "agent.retries": (".max-retries", "1"),
     "preflight": ("False",),
+    "rich": ("False",),
     "verbose": (),
     "json": (),
     "id": ("single-agent",),

@@ -25,7 +25,7 @@ from tests.support import (
 from tests.test_gepa_phases import FULL, mostly_good
 from tests.test_gepa_resume import resumed
 from verifiers.v1.gepa.failures import Verdict
-from verifiers.v1.gepa.retries import retry_policy
+from verifiers.v1.gepa.retries import Troubles, retry_policy
 
 BUDGET = ["--max-total-rollouts", "12"]
 
@@ -238,5 +238,5 @@ async def test_only_waiting_counts_as_waiting() -> None:
         await asyncio.sleep(0.02)
         return Throttled(left.pop(0))
 
-    outcome: Throttled = await retry_policy(1, 0.01, "a rollout", Counter())(attempt)
+    outcome: Throttled = await retry_policy(1, 0.01, "a rollout", Troubles())(attempt)
     assert outcome.verdict.kind == "measured"

@@ -6,21 +6,27 @@ says what and what to do), 128 + the signal's number for one that was interrupte
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
 import sys
 import uuid
+from collections.abc import Callable
 
+import loguru
 from pydantic_config import cli
+from rich.console import Console
+from rich.text import Text
 
 from verifiers.v1.gepa.checks import check_single_agent
 from verifiers.v1.gepa.config import GEPAConfig, narrow
+from verifiers.v1.gepa.live import shown
 from verifiers.v1.gepa.mistakes import explain
 from verifiers.v1.gepa.report import Outcome
 from verifiers.v1.gepa.runner import GEPAError, RunInterrupted, dry_run, load_env, run_gepa
 from verifiers.v1.gepa.sources import named_ids, parse_config, read_sources
-from verifiers.v1.utils.logging import LIBRARY_LOGGER, setup_logging
+from verifiers.v1.utils.logging import FORMAT, LIBRARY_LOGGER, setup_logging
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +56,8 @@ def main(argv: list[str] | None = None) -> int:
         config, notes = parse_config(args)
         if not config.taskset.id:
             raise ValueError("no taskset: name one, as in `gepa reverse-text-v1 -m MODEL`")
-        _log_to_stderr(config.verbose)
+        console = _console(config)
+        _log_to_stderr(config.verbose, console)
         for note in notes:
             logger.info("%s", note)
         check_single_agent(config)
@@ -59,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
             if config.dry_run:
                 dry_run(env, config)
                 return 0
-            outcome = run_gepa(env, config)
+            outcome = run_gepa(env, config, functools.partial(shown, console=console))
         _print_outcome(outcome, config)
     except GEPAError as error:  # the run has said why, in its last line
         if config.json_:
@@ -89,14 +96,29 @@ def _help(args: list[str]) -> int:
     return 0
 
 
-def _log_to_stderr(verbose: bool) -> None:
-    """Our own steps at info level; the host's, a line per rollout, only with `--verbose`."""
-    setup_logging("DEBUG" if verbose else "INFO")
+def _console(config: GEPAConfig) -> Console | None:
+    """The terminal to show the run on, None where there is none or it is not wanted."""
+    console = Console(stderr=True, force_terminal=sys.stderr.isatty())
+    return console if config.rich and console.is_terminal and not console.is_dumb_terminal else None
+
+
+def _log_to_stderr(verbose: bool, console: Console | None) -> None:
+    """Our own steps at info level; the host's, a line per rollout, only with `--verbose`. Where
+    there is a view on the console, the lines must go above it."""
+    level, last_resort = "DEBUG" if verbose else "INFO", logging.lastResort
+    setup_logging(level, console=console is None)
+    if console is not None:
+        logging.lastResort = last_resort
+        loguru.logger.add(_above(console), level=level, format=FORMAT, colorize=True)
     logging.getLogger(LIBRARY_LOGGER).setLevel("DEBUG" if verbose else "WARNING")
     # A line per failed call, which our own lines count.
     logging.getLogger(f"{LIBRARY_LOGGER}.interception").setLevel("DEBUG" if verbose else "ERROR")
     logging.getLogger(OWN_LOGGER).setLevel("DEBUG" if verbose else "INFO")
     logger.setLevel("INFO")
+
+
+def _above(console: Console) -> Callable[[str], None]:
+    return lambda line: console.print(Text.from_ansi(line.rstrip("\n")), soft_wrap=True)
 
 
 def _print_outcome(outcome: Outcome, config: GEPAConfig) -> None:

@@ -27,6 +27,20 @@ class BudgetExhausted(SearchStopped):
 
 
 @dataclass
+class Batch:
+    """The rollouts that were last asked for together."""
+
+    phase: str = "optimize"
+    total: int = 0
+    done: int = 0
+    """Those that are on record, or given up."""
+
+    def ended(self, _: object) -> None:
+        """One more is."""
+        self.done += 1
+
+
+@dataclass
 class Budget:
     """Counts of a run, in rollouts."""
 
@@ -47,6 +61,7 @@ class Budget:
     """Measured in the other phases, by phase."""
     spending: Spending = field(default_factory=Spending)
     """Tokens and money, failed calls included."""
+    batch: Batch = field(default_factory=Batch)
     _reserved: int = 0
 
     @property

@@ -98,6 +98,8 @@ class GEPAConfig(
     """Directory that groups runs; the run writes to `output_dir / run.dir`."""
     save_results: bool = True
     """Write the run directory. Without it the prompt is only printed and returned."""
+    rich: bool = True
+    """Show a live view where the log goes to a terminal; else, plain log lines."""
     verbose: bool = Field(False, validation_alias=AliasChoices("verbose", "v"))
     """Log at debug level."""
     json_: bool = Field(False, validation_alias=AliasChoices("json", "json_"), exclude=True)

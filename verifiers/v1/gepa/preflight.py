@@ -6,7 +6,6 @@ rollout is the probe).
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -18,7 +17,7 @@ from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.failures import MEASURED, Fault, Verdict, judge_error
 from verifiers.v1.gepa.privacy import keys_of, scrub
-from verifiers.v1.gepa.retries import retry_policy
+from verifiers.v1.gepa.retries import Troubles, retry_policy
 from verifiers.v1.gepa.usage import reported_usage
 from verifiers.v1.types import Usage
 
@@ -69,7 +68,7 @@ async def _check(
 
     async def ask(question: Callable[[], Awaitable[Reachable]]) -> Reachable:
         what = f"asking the {role}'s endpoint"
-        policy = retry_policy(config.max_attempts, config.throttle_patience, what, Counter())
+        policy = retry_policy(config.max_attempts, config.throttle_patience, what, Troubles())
         answer: Reachable = await policy(question)
         return answer
 

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from email.utils import parsedate_to_datetime
@@ -34,7 +33,7 @@ from verifiers.v1.gepa.privacy import keys_of, scrub
 from verifiers.v1.gepa.proposals import NoProposal, extract_prompt
 from verifiers.v1.gepa.records import render_records, without
 from verifiers.v1.gepa.replay import Replay
-from verifiers.v1.gepa.retries import retry_policy
+from verifiers.v1.gepa.retries import Troubles, retry_policy
 from verifiers.v1.gepa.template import TEMPLATE
 from verifiers.v1.gepa.usage import note_calls, recorded_usage, reported_usage
 from verifiers.v1.judge import Judge
@@ -160,7 +159,9 @@ class Reflection:
         self.counts = {"tried": 0, "duplicate": 0, "unusable": 0, "failed": 0}
         self._attempts = config.max_attempts
         self._patience = config.throttle_patience
-        self._causes: Counter[str] = Counter()
+        self.troubles = Troubles()
+        self.asking = 0
+        """Teacher calls in flight, those that wait for another attempt included."""
         self._hide = hide
         self._history = history
         self._drive = drive
@@ -265,7 +266,7 @@ class Reflection:
 
     async def _ask(self, prompt: str) -> Answer:
         attempts = 0
-        policy = retry_policy(self._attempts, self._patience, "teacher call", self._causes)
+        policy = retry_policy(self._attempts, self._patience, "teacher call", self.troubles)
 
         async def attempt() -> Answer:
             nonlocal attempts
@@ -277,7 +278,11 @@ class Reflection:
             note_calls([("teacher", answer.usage)], self._journal, self._budget)
             return replace(answer, usage=None)
 
-        answer: Answer = await policy(attempt)
+        self.asking += 1
+        try:
+            answer: Answer = await policy(attempt)
+        finally:
+            self.asking -= 1
         return replace(answer, attempts=attempts)
 
     def _proposal(self, request: Request, shown: Shown, answer: Answer) -> ReflectionProposal:

@@ -7,6 +7,7 @@ no failed attempt: it is waited out, for as long as the run's `throttle_patience
 
 import logging
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_exponential, wait_random
@@ -23,6 +24,16 @@ LONGEST_RETRY_AFTER = 300.0
 """Seconds. A provider that asks for more is asked again after this long all the same."""
 
 
+@dataclass
+class Troubles:
+    """What went wrong with one kind of operation, by cause."""
+
+    seen: Counter[str] = field(default_factory=Counter)
+    """Failed attempts after which there was another."""
+    waiting: Counter[str] = field(default_factory=Counter)
+    """Operations that wait for their next attempt."""
+
+
 class Attempt(Protocol):
     """The outcome of one attempt."""
 
@@ -34,10 +45,10 @@ class Attempt(Protocol):
         """Seconds that the provider asked to wait, if it did."""
 
 
-def retry_policy(attempts: int, patience: float, what: str, causes: Counter[str]) -> AsyncRetrying:
+def retry_policy(attempts: int, patience: float, what: str, troubles: Troubles) -> AsyncRetrying:
     """Runs a coroutine function that returns an `Attempt` until it succeeds, `attempts` of them
     failed, or it waited `patience` seconds because it was throttled; returns the last outcome,
-    whatever it was. `what` names the operation in the log; `causes` counts what was seen, so that
+    whatever it was. `what` names the operation in the log; `troubles` counts what was seen, so that
     an outage shows as a few lines and not as one per rollout."""
     failed = 0
     waited = 0.0
@@ -55,17 +66,23 @@ def retry_policy(attempts: int, patience: float, what: str, causes: Counter[str]
         if verdict.status == THROTTLED:
             waited += state.upcoming_sleep
         cause = verdict.cause
-        causes[cause] += 1
+        count = troubles.seen[cause] = troubles.seen[cause] + 1
+        troubles.waiting[cause] += 1
         logger.log(
-            logging.WARNING if _is_round(causes[cause]) else logging.DEBUG,
+            logging.WARNING if _is_round(count) else logging.DEBUG,
             "%s failed, for the %d. time in this run; trying again in %.1f s: %s",
             what,
-            causes[cause],
+            count,
             state.upcoming_sleep,
             cause,
         )
 
+    def go_on(state: RetryCallState) -> None:
+        if state.outcome is not None:
+            troubles.waiting[_outcome(state).verdict.cause] -= 1
+
     return AsyncRetrying(
+        before=go_on,
         stop=spent,
         wait=_pause,
         retry=retry_if_result(lambda attempt: attempt.verdict.kind == "transient"),

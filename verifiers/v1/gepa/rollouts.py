@@ -17,7 +17,7 @@ from pydantic import TypeAdapter
 
 from verifiers.v1.env import Env
 from verifiers.v1.episode import Episode, WireEpisode
-from verifiers.v1.gepa.budget import Budget, BudgetExhausted
+from verifiers.v1.gepa.budget import Batch, Budget, BudgetExhausted
 from verifiers.v1.gepa.cache import EvaluationCache
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import content_hash
@@ -26,7 +26,7 @@ from verifiers.v1.gepa.failures import Fault, Verdict, judge_episode, was_thrott
 from verifiers.v1.gepa.journal import Journal, Phase, Stamp, Stored, prompt_digest
 from verifiers.v1.gepa.privacy import keys_of, scrub_errors
 from verifiers.v1.gepa.replay import Key, Recorded, Replay
-from verifiers.v1.gepa.retries import retry_policy
+from verifiers.v1.gepa.retries import Troubles, retry_policy
 from verifiers.v1.gepa.reuse import Reuse
 from verifiers.v1.gepa.statistics import mean
 from verifiers.v1.gepa.usage import episode_calls, note_calls, trace_calls
@@ -116,7 +116,7 @@ class Rollouts:
         self.cache = EvaluationCache(folder, config) if folder is not None else None
         self._attempts = config.max_attempts
         self._patience = config.throttle_patience
-        self._causes: Counter[str] = Counter()
+        self.troubles = Troubles()
         self._keys = keys_of(config)
         self._lowest = 0.0
         self._hashes: dict[int | None, str] = {}
@@ -169,6 +169,8 @@ class Rollouts:
                 for job, (occurrence, measurement) in zip(jobs, recalled, strict=True)
                 if measurement is None
             ]
+            if jobs:
+                self.budget.batch = Batch(jobs[0].phase, len(jobs), len(jobs) - len(missing))
             if missing:
                 self._check_live(missing[0][0].phase, step)
             fresh = iter(await self._measure_all(missing))
@@ -245,6 +247,8 @@ class Rollouts:
     async def _measure_all(self, missing: Sequence[tuple[Job, int]]) -> list[Measurement]:
         """Measure live, all together; the first fault ends all of them."""
         tasks = [asyncio.create_task(self._measure(*job)) for job in missing]
+        for task in tasks:
+            task.add_done_callback(self.budget.batch.ended)
         try:
             if tasks:
                 done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -267,7 +271,7 @@ class Rollouts:
 
     async def _measure(self, job: Job, occurrence: int) -> Measurement:
         what = f"rollout of task {job.task.data.idx}"
-        policy = retry_policy(self._attempts, self._patience, what, self._causes)
+        policy = retry_policy(self._attempts, self._patience, what, self.troubles)
         number = 0
 
         async def attempt() -> _Attempt:

@@ -1,6 +1,8 @@
 """The parts of a run, and what they add up to."""
 
 import dataclasses
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
@@ -35,6 +37,10 @@ class Run:
     progress: Progress
     found: Evaluation
     """What the phases after the search find."""
+
+
+View = Callable[[Run], AbstractContextManager[None]]
+"""Shows a run while the context is open."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ into the teardown here.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import signal
@@ -53,7 +54,7 @@ from verifiers.v1.gepa.report import (
     write_outcome,
 )
 from verifiers.v1.gepa.rollouts import PHASES, Rollouts
-from verifiers.v1.gepa.run import Ending, Plan, Run, outcome_of, pool
+from verifiers.v1.gepa.run import Ending, Plan, Run, View, outcome_of, pool
 from verifiers.v1.gepa.rundir import locked, write_config, write_json
 from verifiers.v1.gepa.stops import stop_check
 from verifiers.v1.gepa.strategies import build_strategies
@@ -131,13 +132,13 @@ def dry_run(env: vf.Env, config: GEPAConfig) -> None:
         logger.info("dry run: the config is valid, written to %s", write_config(config))
 
 
-def run_gepa(env: vf.Env, config: GEPAConfig) -> Outcome:
+def run_gepa(env: vf.Env, config: GEPAConfig, view: View | None = None) -> Outcome:
     """Optimize the system prompt of `env`'s agent.
 
     Blocks until the run has ended, and writes its directory unless `save_results` is off. SIGINT
     and SIGTERM end it in order when it is called in the main thread. Called where an event loop
     already runs (a notebook), it works in a thread of its own; there SIGTERM stays the caller's,
-    and a `KeyboardInterrupt` ends the run in order.
+    and a `KeyboardInterrupt` ends the run in order. `view` shows the run while it goes.
 
     Raises `ConfigError`, `SplitError`, and for a resume `IdentityError` or `RecordError`, before
     anything is spent, `GEPAError` where the run can't go on, `RunInterrupted` (a
@@ -148,10 +149,10 @@ def run_gepa(env: vf.Env, config: GEPAConfig) -> Outcome:
         raise ConfigError("dry_run is set, and this would spend: unset it")
     drive = Drive()
     if not _in_loop():
-        return _run(env, config, drive)
+        return _run(env, config, drive, view)
     logger.warning("an event loop is running here: working in a thread, signals are the caller's")
     with ThreadPoolExecutor(1, thread_name_prefix="gepa") as thread:
-        running = thread.submit(_run, env, config, drive)
+        running = thread.submit(_run, env, config, drive, view)
         try:
             return running.result()
         except KeyboardInterrupt:
@@ -168,12 +169,13 @@ def _in_loop() -> bool:
     return True
 
 
-def _run(env: vf.Env, config: GEPAConfig, drive: Drive) -> Outcome:
+def _run(env: vf.Env, config: GEPAConfig, drive: Drive, view: View | None) -> Outcome:
     plan = plan_run(env, config)
     with drive.signals(), locked(config) as run_dir, drive, frozen_heap():
         replay = _open_record(plan, config, run_dir)
         run = _assemble(env, config, plan, replay, run_dir, drive)
-        outcome, error = _optimize(run)
+        with view(run) if view is not None else contextlib.nullcontext():
+            outcome, error = _optimize(run)
         log_outcome(outcome, config)
     if isinstance(error, Interrupted):
         raise RunInterrupted(error.signum, outcome) from error

@@ -39,6 +39,8 @@ class Drive:
         self._task: asyncio.Task[Any] | None = None
         self._finishing = False
         self.signum: int | None = None
+        self.silent = False
+        """Whether something else shows that a signal has come."""
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -108,7 +110,7 @@ class Drive:
         """End the run as signal `signum` would, from any thread."""
         # Not through logging: its lock may be held by the very code that was interrupted.
         with contextlib.suppress(OSError):
-            os.write(2, FIRST if self.signum is None else AGAIN)
+            os.write(2, b"" if self.silent else FIRST if self.signum is None else AGAIN)
         if self.signum is not None:
             return
         self.signum = signum
