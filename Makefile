@@ -7,11 +7,12 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 ENVIRONMENTS := environments/echo_v1 environments/reverse_text_v1 environments/gsm8k_v1
 
 .DELETE_ON_ERROR:
-.PHONY: help quickstart test clean
+.PHONY: help quickstart test benchmarks clean
 
 help:
 	@echo "make quickstart   set up, then optimize a prompt against the simulated endpoint"
 	@echo "make test         set up, then lint, type-check and test"
+	@echo "make benchmarks   set up, then measure speed, search quality and memory (15 minutes)"
 	@echo "make clean        remove $(VENV) and the caches"
 	@echo "Variables: PYTHON (now $(PYTHON), 3.11 to 3.14), VENV (now $(VENV))"
 
@@ -23,6 +24,9 @@ test: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+benchmarks: $(VENV)/.installed-dev
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python benchmarks/all.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

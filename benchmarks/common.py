@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -48,13 +49,18 @@ class Measured:
 
 @contextlib.contextmanager
 def served(
-    latency: float = 0.0, teacher_latency: float = 0.0, noise: float = 0.0, seed: int = 0
+    latency: float = 0.0,
+    teacher_latency: float = 0.0,
+    noise: float = 0.0,
+    seed: int = 0,
+    models: str = "",
 ) -> Iterator[Served]:
     """The endpoint in a process of its own (see `endpoint.py`)."""
     flags = ["--latency", latency, "--teacher-latency", teacher_latency, "--noise", noise]
-    command = [sys.executable, HERE / "endpoint.py", *flags, "--seed", seed]
+    flags += ["--seed", seed, *(["--models", models] if models else [])]
+    command = [str(part) for part in (sys.executable, HERE / "endpoint.py", *flags)]
     with subprocess.Popen(
-        [str(part) for part in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -65,32 +71,28 @@ def served(
             process.stdin.close()
 
 
-def run_gepa(
-    endpoint: Served, folder: Path, *args: str, taskset: str = "support-intent-v1"
-) -> Measured:
-    """Our command as a new run below `folder`."""
-    return _run("gepa", endpoint, folder, taskset, "--local", *args)
+def run_gepa(endpoint: Served, folder: Path, *args: str, model: str = "student") -> Measured:
+    """Our command as a new run on `support-intent-v1` below `folder`."""
+    return _run("gepa", endpoint, folder, model, "--local", *args)
 
 
-def run_vf_gepa(
-    endpoint: Served, folder: Path, *args: str, taskset: str = "support-intent-v1"
-) -> Measured:
+def run_vf_gepa(endpoint: Served, folder: Path, *args: str, model: str = "student") -> Measured:
     """The host's command with its `null` harness, in a process where nothing of ours is mounted, as
     a new run below `folder`."""
-    return _run("vf-gepa", endpoint, folder, taskset, *NULL_SEAT, *args)
+    return _run("vf-gepa", endpoint, folder, model, *NULL_SEAT, *args)
 
 
-def _run(command: str, endpoint: Served, folder: Path, *args: str) -> Measured:
+def _run(command: str, endpoint: Served, folder: Path, model: str, *args: str) -> Measured:
     """Raises RuntimeError with the end of its output where the command fails."""
     run_dir = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
     report, log = run_dir.with_suffix(".json"), run_dir.with_suffix(".log")
     run_dir.rmdir()
     places = ["--client.base-url", endpoint.url, "--reflection-client.base-url"]
     places += [endpoint.teacher_url, "-o", str(folder), "--run.name", run_dir.name]
-    models = ["-m", "student", "--reflection-model", "teacher"]
+    models = ["support-intent-v1", "-m", model, "--reflection-model", "teacher"]
     with log.open("wb") as output:
         subprocess.run(
-            [sys.executable, HERE / "timed.py", report, command, *args, *models, *places],
+            [sys.executable, HERE / "timed.py", report, command, *models, *args, *places],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -124,13 +126,13 @@ def machine() -> str:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """One table on stdout, the machine below it; all columns but the first are figures."""
-    table = Table(title=title, title_justify="left")
+    """One table on stdout, in Markdown, between its title and the machine; all columns but the
+    first are figures."""
+    table = Table(box=box.MARKDOWN)
     for number, column in enumerate(columns):
         table.add_column(column, justify="right" if number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*row)
     console = Console()
     console.width = max(console.width, 100)
-    console.print(table)
-    console.print(machine(), highlight=False)
+    console.print(f"{title}\n", table, f"\n{machine()}\n", highlight=False)

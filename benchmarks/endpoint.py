@@ -10,8 +10,10 @@ in every run: it depends on how often the prompt was asked about the message bef
 
 import argparse
 import asyncio
+import importlib
 import sys
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from aiohttp import web
@@ -48,21 +50,36 @@ def completion(model: str, text: str, request: Request) -> bytes:
     )
 
 
-def application(latency: float, teacher_latency: float, noise: float, seed: int) -> web.Application:
-    """Both models behind `/v1` and `/teacher/v1`; latencies are in seconds per reply."""
-    asked: Counter[tuple[str, str]] = Counter()
+Answer = Callable[[Request, int], str]
+"""The reply to a request that came so often before."""
+
+
+def simulated(noise: float, seed: int) -> Answer:
+    """The student and the teacher of `verifiers_gepa.simulated`."""
+
+    def answer(request: Request, before: int) -> str:
+        if request.to_teacher:
+            return teacher(request.user, seed)
+        return student(request.system, request.user, seed + 1_000_003 * before, noise)
+
+    return answer
+
+
+def application(
+    reply: Answer, latency: float, teacher_latency: float, counts: bool
+) -> web.Application:
+    """Both models behind `/v1` and `/teacher/v1`; latencies are in seconds per reply. Unless
+    it `counts` how often a request came before, it takes each for the first."""
+    asked: Counter[tuple[str, str, str]] = Counter()
 
     async def answer(http: web.Request) -> web.Response:
         request = Request(http.path, from_json(await http.read()), http.headers)
-        if request.to_teacher:
-            text, wait = teacher(request.user, seed), teacher_latency
-        else:
-            draw = seed
-            if noise:
-                key = (request.system, request.user)
-                draw, asked[key] = seed + 1_000_003 * asked[key], asked[key] + 1
-            text, wait = student(request.system, request.user, draw, noise), latency
-        if wait:
+        before = 0
+        if counts:
+            key = (str(request.body["model"]), request.system, request.user)
+            before, asked[key] = asked[key], asked[key] + 1
+        text = reply(request, before)
+        if wait := teacher_latency if request.to_teacher else latency:
             await asyncio.sleep(wait)
         body = completion(str(request.body["model"]), text, request)
         return web.Response(body=body, content_type="application/json")
@@ -94,5 +111,10 @@ if __name__ == "__main__":
     parser.add_argument("--teacher-latency", type=float, default=0.0)
     parser.add_argument("--noise", type=float, default=0.0, help="see verifiers_gepa.simulated")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--models", help="a module here whose `answer` replies instead")
     options = parser.parse_args()
-    asyncio.run(serve(application(**vars(options))))
+    reply: Answer = simulated(options.noise, options.seed)
+    if options.models:
+        reply = importlib.import_module(f"benchmarks.{options.models}").answer
+    counts = options.models == "mixed" or options.noise > 0
+    asyncio.run(serve(application(reply, options.latency, options.teacher_latency, counts)))

@@ -47,6 +47,12 @@ NOT_RUN = {
     "pip install .": "test_packaging.py installs the package",
     "pip install ./environments/reverse_text_v1 ./environments/gsm8k_v1": "the same",
     **{f"pip install ./environments/{page.parent.name}": "the same" for page in ENVIRONMENTS[1:]},
+    "python benchmarks/all.py": "takes a quarter of an hour",
+    "python benchmarks/throughput.py": "takes minutes",
+    **{
+        f"python benchmarks/{name}.py": "test_benchmarks.py runs a small one"
+        for name in ("quality", "wallclock", "steps")
+    },
     "gepa -h": "test_gepa_cli.py does, and it takes seconds",
     "gepa support-intent-v1 -h": "the same",
     "python -m verifiers_gepa.simulated bash": "a shell; what is typed in it is tried below",

@@ -41,3 +41,23 @@ def test_a_step_rewrites_no_growing_file_and_holds_no_episode_of_an_earlier_one(
     assert not {"run_log.json", "candidate_tree.html"} & set().union(*files)
     # The parent's minibatch, and what gepa has not let go yet of the step before: two more.
     assert max(held) - before <= 3 * MINIBATCH
+
+
+def test_a_val_pass_holds_no_more_episodes_than_are_in_flight(tmp_path: Path) -> None:
+    in_flight, size, held = 2, 30, []
+
+    def student(request: Request) -> str:
+        if request.user == f"question {size - 1}":  # the last task of val
+            gc.collect()
+            held.append(sum(isinstance(item, Episode) for item in gc.get_objects()))
+        return "right"
+
+    gc.collect()
+    before = sum(isinstance(item, Episode) for item in gc.get_objects())
+    argv = ["--taskset.size", f"{size}", "--num-val", f"{size - 4}", "-c", f"{in_flight}"]
+    with scripted(student) as endpoint:
+        argv += ["--allow-small-budget", "--max-total-rollouts", f"{size}"]
+        assert run(endpoint, tmp_path, *argv).status == 0
+    assert held
+    # One more may be on its way into the journal, and each is written as a copy.
+    assert max(held) - before <= 2 * (in_flight + 1)

@@ -154,6 +154,7 @@ class Replay:
             self.calls += calls
 
     def _take_exchange(self, row: dict[str, Any], *_: object) -> None:
+        del row["prompt"]  # large, and asked for by its key
         if row["verdict"] != "failed":  # there the run stopped; a resumed one asks again
             self._exchanges[row["key"]].append(row)
 

@@ -1,0 +1,162 @@
+"""How good the prompt is that a search finds with its rollouts: ours, vf-gepa, best of N samples.
+
+    python benchmarks/quality.py --seeds 10 --budgets 150 300 600
+
+The student is noisy and the teacher of mixed quality (see `mixed.py`). A setting's figure is the
+mean, over the seeds, of what the prompt with the best val mean is truly worth on messages that no
+search saw, with its standard error. The search alone is compared: no phase after it helps ours.
+`vf-gepa` runs on our harness here, because its own makes a rollout a second.
+"""
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import fmean, stdev
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from benchmarks.common import Served, environment, print_table, served
+from benchmarks.mixed import SEED_PROMPT, chance, messages, propose, reply, score, true_score
+
+TRAIN, VAL, MINIBATCH = 30, 20, 3
+
+OURS = {
+    "1 proposal": ["--proposals-per-iteration", "1"],
+    **{f"{n} proposals": ["--proposals-per-iteration", str(n)] for n in (2, 4, 8)},
+    **{
+        f"{n} proposals, best kept": [
+            *["--proposals-per-iteration", str(n)],
+            *["--accepted-per-iteration", "1"],
+        ]
+        for n in (2, 3, 4, 8)
+    },
+    "4 of one parent": ["--proposals-per-iteration", "4", "--parents-per-iteration", "1"],
+}
+"""The flags of a setting."""
+
+HOST = "vf-gepa"
+SAMPLES = "best of N samples"
+
+Found = dict[tuple[int, int], tuple[str, int]]
+"""Seed and budget -> the prompt, the rollouts."""
+
+
+def search(setting: str, seeds: int, budgets: Sequence[int], endpoint: Served) -> Found:
+    """The runs of one setting, one after the other in a process of their own."""
+    command = "vf-gepa" if setting == HOST else "gepa"
+    runs = [(seed, budget) for seed in range(seeds) for budget in budgets]
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
+        lines = [
+            json.dumps(
+                {
+                    "argv": arguments(setting, *run, endpoint, folder),
+                    "folder": f"{folder}/{run[0]}-{run[1]}",
+                }
+            )
+            for run in runs
+        ]
+        done = subprocess.run(
+            [sys.executable, HERE / "many.py", command],
+            input="\n".join(lines).encode(),
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=environment(),
+            check=False,
+        )
+        if done.returncode:
+            log.seek(0)
+            raise RuntimeError(f"{setting} failed:\n{log.read().decode()[-4000:]}")
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    return {run: (one["prompt"], one["rollouts"]) for run, one in zip(runs, found, strict=True)}
+
+
+def arguments(setting: str, seed: int, budget: int, endpoint: Served, folder: str) -> list[str]:
+    """The command's arguments for one run."""
+    # The student's draws depend on its model's name and on how often that was asked before.
+    name = f"{seed} {setting} {budget}"
+    argv = ["support-intent-v1", "-m", name, "--reflection-model", name, "-c", "128"]
+    argv += ["--client.base-url", endpoint.url]
+    argv += ["--reflection-client.base-url", endpoint.teacher_url]
+    argv += ["--num-train", str(TRAIN), "--num-val", str(VAL), "--seed", str(seed)]
+    argv += ["--reflection-minibatch-size", str(MINIBATCH), "--max-total-rollouts", str(budget)]
+    argv += ["-o", folder, "--run.name", f"{seed}-{budget}"]
+    if setting == HOST:
+        seat = ["--env.agent.harness.id", "direct-chat", "--env.agent.runtime.type", "subprocess"]
+        return [*argv, *seat, "--reflection-columns", "feedback"]
+    return [*argv, "--num-test", "0", "--phase", "optimize", "--no-preflight", *OURS[setting]]
+
+
+def sample(seeds: int, budgets: Sequence[int]) -> Found:
+    """As many proposals for the seed prompt as the budget pays for, each from a minibatch of its
+    own and with a val pass; the one with the best val mean."""
+    return {(seed, budget): _best_of(seed, budget) for seed in range(seeds) for budget in budgets}
+
+
+def _best_of(seed: int, budget: int) -> tuple[str, int]:
+    train, val = list(messages())[:TRAIN], list(messages())[TRAIN : TRAIN + VAL]
+
+    def rollout(prompt: str, message: str, number: int) -> tuple[float, str]:
+        return score(message, reply(prompt, message, f"{seed} {number}"))
+
+    means = {SEED_PROMPT: fmean(rollout(SEED_PROMPT, message, 0)[0] for message in val)}
+    spent, number = VAL, 0
+    while spent + MINIBATCH + VAL <= budget:
+        number += 1
+        batch = sorted(train, key=lambda message: chance(seed, number, message))[:MINIBATCH]
+        feedback = "\n".join(rollout(SEED_PROMPT, message, number)[1] for message in batch)
+        request = f"<current_prompt>\n{SEED_PROMPT}\n</current_prompt>\n{feedback}"
+        prompt = propose(request, f"{seed} {number}").split("```")[1].strip("\n")
+        means[prompt] = fmean(rollout(prompt, message, 0)[0] for message in val)
+        spent += MINIBATCH + VAL
+    return max(means, key=means.__getitem__), spent
+
+
+def figure(found: Found, budget: int) -> str:
+    """Mean true score and its standard error."""
+    worth = [
+        true_score(prompt, TRAIN + VAL) for (_, b), (prompt, _) in found.items() if b == budget
+    ]
+    error = stdev(worth) / math.sqrt(len(worth)) if len(worth) > 1 else math.nan
+    return f"{fmean(worth):.3f} ± {error:.3f}"
+
+
+def compare(settings: Sequence[str], seeds: int, budgets: Sequence[int], jobs: int) -> None:
+    """Print the table."""
+    with served(models="mixed") as endpoint, ThreadPoolExecutor(jobs) as pool:
+        found = dict(
+            zip(
+                settings,
+                pool.map(lambda name: search(name, seeds, budgets, endpoint), settings),
+                strict=True,
+            )
+        )
+    found[SAMPLES] = sample(seeds, budgets)
+    rows = [
+        [
+            name,
+            *(figure(runs, budget) for budget in budgets),
+            f"{fmean(n for (_, b), (_, n) in runs.items() if b == budgets[-1]):.0f}",
+        ]
+        for name, runs in found.items()
+    ]
+    seed = f"{true_score(SEED_PROMPT, TRAIN + VAL):.3f}"
+    rows.append(["the seed prompt", *(seed for _ in budgets), "0"])
+    columns = ["", *(f"{budget} rollouts" for budget in budgets), f"spent of {budgets[-1]}"]
+    print_table(f"True score of the prompt found, mean of {seeds} seeds", columns, rows)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--budgets", type=int, nargs="+", default=[150, 300, 600])
+    parser.add_argument("--settings", nargs="+", default=[*OURS, HOST], choices=[*OURS, HOST])
+    parser.add_argument("--jobs", type=int, default=2, help="settings at a time")
+    options = parser.parse_args()
+    compare(options.settings, options.seeds, options.budgets, options.jobs)
