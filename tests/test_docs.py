@@ -26,6 +26,7 @@ from verifiers.v1.cli.eval.main import main as vf_eval
 from verifiers.v1.cli.gepa import main
 from verifiers.v1.cli.gepa_aggregate import main as gepa_aggregate
 from verifiers.v1.cli.gepa_compare import main as gepa_compare
+from verifiers.v1.cli.gepa_report import main as gepa_report
 from verifiers.v1.gepa.records import EXAMPLES_CHARS, RECORD_CHARS
 from verifiers_gepa.endpoint import Endpoint, Reply, Request, Respond
 from verifiers_gepa.scripted import scripted
@@ -158,6 +159,8 @@ def run(
             assert gepa_aggregate(argv) == 0, command
         elif words[0] == "gepa-compare":
             assert gepa_compare(argv) in (0, 1), command
+        elif words[0] == "gepa-report":
+            assert gepa_report(argv) == 0, command
         else:
             assert words[0] == "gepa", f"no test for: {command}"
             if small and not {"--resume", "--dry-run", "configs/quickstart.toml"} & set(argv):

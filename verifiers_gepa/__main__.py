@@ -36,5 +36,12 @@ def compare() -> int:
     return gepa_compare()
 
 
+def report() -> int:
+    """The `gepa-report` command."""
+    from verifiers.v1.cli.gepa_report import main as gepa_report
+
+    return gepa_report()
+
+
 if __name__ == "__main__":
     sys.exit(main())

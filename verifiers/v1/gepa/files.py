@@ -6,6 +6,7 @@ SPLITS_FILE = "splits.json"
 IDENTITY_FILE = "identity.json"
 TRACES_FILE = "traces.jsonl"
 REFLECTIONS_FILE = "reflections.jsonl"
+PROPOSALS_FILE = "proposals.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
 PROPOSALS_FILE = "proposals.jsonl"
 CANDIDATES_FILE = "candidates.json"
@@ -13,6 +14,7 @@ RUN_LOG_FILE = "run_log.json"
 TREE_FILE = "candidate_tree.html"
 PROMPT_FILE = "best_system_prompt.txt"
 RESULT_FILE = "result.json"
+REPORT_FILE = "report.html"
 STOP_FILE = "gepa.stop"
 LOCK_FILE = ".lock"
 OWNER_FILE = ".lock.json"
@@ -25,6 +27,7 @@ OWN_FILES = frozenset(
         IDENTITY_FILE,
         TRACES_FILE,
         REFLECTIONS_FILE,
+        PROPOSALS_FILE,
         DECISIONS_FILE,
         PROPOSALS_FILE,
         CANDIDATES_FILE,
@@ -32,6 +35,7 @@ OWN_FILES = frozenset(
         TREE_FILE,
         PROMPT_FILE,
         RESULT_FILE,
+        REPORT_FILE,
         STOP_FILE,
         LOCK_FILE,
         OWNER_FILE,

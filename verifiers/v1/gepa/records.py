@@ -49,6 +49,11 @@ BASE64 = re.compile(r"[A-Za-z0-9+/]{512,}={0,2}")
 
 def build_record(trace: WireTrace, score: float, columns: Sequence[str]) -> Record:
     """The record of one trace, not yet cut to size, without the ids that name the rollout."""
+    return _cleaned(trace_record(trace, score, columns), {trace.id: "[id]", **_workdir(trace)})
+
+
+def trace_record(trace: WireTrace, score: float, columns: Sequence[str] = ()) -> Record:
+    """What there is to read about one trace, by title, as it is."""
     record: Record = {
         "Task input": _input(trace.task.data.prompt),
         "Conversation": _conversation(trace),
@@ -69,7 +74,7 @@ def build_record(trace: WireTrace, score: float, columns: Sequence[str]) -> Reco
             record[column] = trace.info[column]
         elif has_field(trace.task.data, column):
             record[column] = to_jsonable_python(getattr(trace.task.data, column))
-    return _cleaned(record, {trace.id: "[id]", **_workdir(trace)})
+    return record
 
 
 def episode_records(episode: WireEpisode, score: float, columns: Sequence[str]) -> list[Record]:

@@ -23,6 +23,7 @@ from verifiers.v1.gepa.files import (
     PROMPT_FILE,
     PROPOSALS_FILE,
     REFLECTIONS_FILE,
+    REPORT_FILE,
     RESULT_FILE,
     RUN_LOG_FILE,
     SPLITS_FILE,
@@ -172,7 +173,8 @@ def write_outcome(outcome: Outcome, config: GEPAConfig) -> None:
 
 def mark_unfinished(run_dir: Path, replay: Replay) -> None:
     """Say in the result of a run that is gone on with that it is not finished, in case this process
-    is killed. Raises `RecordError` where the record holds less than the result has counted."""
+    is killed, and take away the report, which says otherwise. Raises `RecordError` where the record
+    holds less than the result has counted."""
     path = run_dir / RESULT_FILE
     if not path.exists():
         return
@@ -186,6 +188,7 @@ def mark_unfinished(run_dir: Path, replay: Replay) -> None:
             f"{RESULT_FILE} counted: it was cut or deleted; put it back, or start another run"
         )
     amend_result(run_dir, "interrupted", "killed", "a process that went on with the run was killed")
+    (run_dir / REPORT_FILE).unlink(missing_ok=True)
 
 
 def amend_result(run_dir: Path, status: Status, reason: str, message: str) -> None:
@@ -218,6 +221,8 @@ def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
     if outcome.run_dir is not None:
         mark = " (partial: the best so far)" if outcome.partial else ""
         logger.info("prompt: %s%s", outcome.run_dir / PROMPT_FILE, mark)
+        if report := outcome.result["artifacts"].get("report"):
+            logger.info("report: %s", report)
         evaluation = outcome.evaluation
         complete = evaluation.comparison is not None or evaluation.test_skipped is not None
         if outcome.partial:

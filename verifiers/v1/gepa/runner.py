@@ -53,6 +53,7 @@ from verifiers.v1.gepa.report import (
     mark_unfinished,
     write_outcome,
 )
+from verifiers.v1.gepa.report_page import add_report, try_report
 from verifiers.v1.gepa.rollouts import PHASES, Rollouts
 from verifiers.v1.gepa.run import Ending, Plan, Run, View, outcome_of, pool
 from verifiers.v1.gepa.rundir import locked, write_config, write_json
@@ -243,6 +244,8 @@ def _optimize(run: Run) -> tuple[Outcome, BaseException | None]:
     # Cut short before it had caught up with its record: what stands there knows more.
     if run_dir is not None:
         amend_result(run_dir, status=ending.status, reason=ending.reason, message=ending.message)
+        if problem := try_report(run_dir):
+            logger.warning("%s", problem)
     return outcome, ending.error
 
 
@@ -393,4 +396,4 @@ def _write(outcome: Outcome, ending: Ending, run: Run) -> tuple[Outcome, BaseExc
             return outcome, ending.error
         message = f"the outcome could not be written: {error}"
         return outcome_of(Ending("failed", "fault", message, error), run), error
-    return outcome, ending.error
+    return add_report(outcome), ending.error
