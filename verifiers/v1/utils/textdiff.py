@@ -126,10 +126,14 @@ def _to_lines(words: Segments) -> list[Segments]:
     return [
         [
             ("".join(text for text, _ in run), changed)
-            for changed, run in groupby(line, key=lambda segment: segment[1])
+            for changed, run in groupby(filter(_has_text, line), key=lambda segment: segment[1])
         ]
         for line in lines
     ]
+
+
+def _has_text(segment: tuple[str, bool]) -> bool:
+    return bool(segment[0])
 
 
 def _with_context(lines: Sequence[Line]) -> Iterator[Line]:
