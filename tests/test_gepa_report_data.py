@@ -258,6 +258,15 @@ def test_the_verdict_claims_what_was_measured(
     assert any("stopped" in caveat for caveat in found.caveats) == found.partial
 
 
+def test_a_page_needs_no_more_than_a_result() -> None:
+    hints = [{"code": "budget", "text": "raise <the budget>"}]
+    result = Result.model_validate({**RESULT, "hints": hints, "cost": {"student": "unknown"}})
+    page = render_report(RunData(Path("runs/first"), result=result))
+    assert "<li>raise &lt;the budget&gt;</li>" in page
+    assert "unknown" in page
+    assert "gepa-report runs/first" in page
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

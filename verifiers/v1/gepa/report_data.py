@@ -85,6 +85,7 @@ class Result(BaseModel):
     cost: Any = None
     endpoints: list[dict[str, Any]] = Field(default_factory=list)
     warnings: list[Text] = Field(default_factory=list)
+    hints: list[dict[str, Text]] = Field(default_factory=list)
     commands: dict[str, Any] = Field(default_factory=dict)
     versions: dict[str, Any] = Field(default_factory=dict)
 

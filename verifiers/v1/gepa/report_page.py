@@ -142,6 +142,7 @@ def _context(data: RunData) -> dict[str, Any]:
         "title": _title(data),
         "subtitle": _subtitle(data),
         "verdict": verdict(data),
+        "hints": [hint.get("text", "") for hint in result.hints] if result else [],
         "interval": _interval(result),
         "figures": _figures(data, views),
         "plots": {name: Markup(svg) for name, svg in score_plots(curve, views.deployed).items()},
