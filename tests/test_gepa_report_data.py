@@ -260,10 +260,13 @@ def test_the_verdict_claims_what_was_measured(
 
 def test_a_page_needs_no_more_than_a_result() -> None:
     hints = [{"code": "budget", "text": "raise <the budget>"}]
-    result = Result.model_validate({**RESULT, "hints": hints, "cost": {"student": "unknown"}})
+    roles = {"student": {"input": 12_345, "usd": None, "reason": "no price for <model>"}}
+    cost = {"usd": None, "reason": "of the student", "roles": roles}
+    result = Result.model_validate({**RESULT, "hints": hints, "cost": cost})
     page = render_report(RunData(Path("runs/first"), result=result))
     assert "<li>raise &lt;the budget&gt;</li>" in page
-    assert "unknown" in page
+    assert "<bdi>12,345</bdi>" in page
+    assert '<bdi>unknown</bdi></td><td class="number"><bdi>no price for &lt;model&gt;</bdi>' in page
     assert "gepa-report runs/first" in page
 
 

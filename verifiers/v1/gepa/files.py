@@ -6,7 +6,6 @@ SPLITS_FILE = "splits.json"
 IDENTITY_FILE = "identity.json"
 TRACES_FILE = "traces.jsonl"
 REFLECTIONS_FILE = "reflections.jsonl"
-PROPOSALS_FILE = "proposals.jsonl"
 DECISIONS_FILE = "decisions.jsonl"
 PROPOSALS_FILE = "proposals.jsonl"
 CANDIDATES_FILE = "candidates.json"
@@ -27,7 +26,6 @@ OWN_FILES = frozenset(
         IDENTITY_FILE,
         TRACES_FILE,
         REFLECTIONS_FILE,
-        PROPOSALS_FILE,
         DECISIONS_FILE,
         PROPOSALS_FILE,
         CANDIDATES_FILE,

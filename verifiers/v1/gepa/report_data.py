@@ -49,6 +49,16 @@ class TestTask(BaseModel):
     deployed: FiniteFloat
 
 
+class Cost(BaseModel):
+    """What the run cost, in US dollars; None where that is unknown."""
+
+    usd: FiniteFloat | None = None
+    reason: Text | None = None
+    """Why it is unknown."""
+    roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Tokens, `usd`, and `source` of the price or `reason`, by role."""
+
+
 class Result(BaseModel):
     """What the report needs of `result.json`; keys that an older version didn't write have a
     default."""
@@ -82,7 +92,7 @@ class Result(BaseModel):
     rollouts: dict[str, Any]
     proposals: dict[str, int] = Field(default_factory=dict)
     tokens: dict[str, dict[str, int]] = Field(default_factory=dict)
-    cost: Any = None
+    cost: Cost | None = None
     endpoints: list[dict[str, Any]] = Field(default_factory=list)
     warnings: list[Text] = Field(default_factory=list)
     hints: list[dict[str, Text]] = Field(default_factory=list)

@@ -14,8 +14,8 @@ from typing import Any
 from markupsafe import Markup
 
 from verifiers.v1.gepa.files import REPORT_FILE, RESULT_FILE
-from verifiers.v1.gepa.report import Outcome
-from verifiers.v1.gepa.report_data import Result, RunData, read_run
+from verifiers.v1.gepa.report import Outcome, usd_text
+from verifiers.v1.gepa.report_data import Cost, Result, RunData, read_run
 from verifiers.v1.gepa.report_episodes import by_difference, differing_pairs, failures
 from verifiers.v1.gepa.report_plots import score_plots
 from verifiers.v1.gepa.report_verdict import verdict
@@ -307,14 +307,11 @@ def _tables(result: Result) -> list[tuple[list[list[str]], list[str]]]:
     if result.proposals:
         rows = [[name, str(count)] for name, count in result.proposals.items()]
         tables.append((rows, ["proposals", ""]))
-    if result.tokens:
-        rows = [
-            [role, *(f"{used[way]:,}" if way in used else DASH for way in ("input", "output"))]
-            for role, used in result.tokens.items()
-        ]
-        tables.append((rows, ["tokens", "input", "output"]))
     if result.cost is not None:
-        tables.append(([[name, value] for name, value in _flat(result.cost)], ["cost", ""]))
+        tables.append(_cost_table(result.cost))
+    elif result.tokens:
+        rows = [[role, *_counts(used, "input", "output")] for role, used in result.tokens.items()]
+        tables.append((rows, ["tokens", "input", "output"]))
     if result.endpoints:
         rows = [
             [str(e.get(key, DASH)) for key in ("url", "attempts", "failed")]
@@ -324,13 +321,23 @@ def _tables(result: Result) -> list[tuple[list[list[str]], list[str]]]:
     return tables
 
 
-def _flat(value: Any, name: str = "") -> list[tuple[str, str]]:
-    """Names and values of a JSON value, whatever its form."""
-    if isinstance(value, dict):
-        return [row for key, item in value.items() for row in _flat(item, f"{name} {key}".strip())]
-    if isinstance(value, float):
-        return [(name or "total", f"{value:.6g}")]
-    return [(name or "total", "unknown" if value is None else str(value))]
+def _cost_table(cost: Cost) -> tuple[list[list[str]], list[str]]:
+    """Tokens and money by role; what is unknown says so, with the reason."""
+    rows = [
+        [
+            role,
+            *_counts(used, "input", "cached_input", "output"),
+            usd_text(used.get("usd")),
+            used.get("source") or used.get("reason") or DASH,
+        ]
+        for role, used in cost.roles.items()
+    ]
+    rows.append(["all", DASH, DASH, DASH, usd_text(cost.usd), cost.reason or ""])
+    return rows, ["tokens", "input", "of it cached", "output", "cost", "price"]
+
+
+def _counts(used: dict[str, Any], *names: str) -> list[str]:
+    return [f"{used[name]:,}" if used.get(name) is not None else DASH for name in names]
 
 
 def _settings(config: dict[str, Any]) -> list[tuple[str, str]]:
