@@ -132,6 +132,8 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "agent.retries": (".max-retries", "1"),
     "preflight": ("False",),
     "rich": ("False",),
+    "wandb": (),
+    "mlflow": (),
     "verbose": (),
     "json": (),
     "id": ("single-agent",),

@@ -6,6 +6,7 @@ Each check raises `ConfigError` with one line that says what is wrong and what t
 import json
 import logging
 import os
+from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -246,6 +247,19 @@ def check_prices(config: GEPAConfig) -> None:
         raise ConfigError(
             f"--max-cost {config.max_cost:g}: {'; '.join(missing)} (US dollars per million tokens)"
         )
+
+
+def check_trackers(config: GEPAConfig) -> None:
+    """A tracker that is asked for must be there. Raises `ConfigError`."""
+    for name in ("wandb", "mlflow"):
+        if not getattr(config, name):
+            continue
+        spec = find_spec(name)
+        # A folder of that name, which wandb itself leaves, is no installation.
+        if spec is None or spec.origin is None:
+            raise ConfigError(
+                f"--{name}: {name} is not installed: pip install 'verifiers-gepa[{name}]'"
+            )
 
 
 def check_cache(config: GEPAConfig) -> None:

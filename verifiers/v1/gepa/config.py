@@ -100,6 +100,10 @@ class GEPAConfig(
     """Write the run directory. Without it the prompt is only printed and returned."""
     rich: bool = True
     """Show a live view where the log goes to a terminal; else, plain log lines."""
+    wandb: bool = False
+    """Track the run with Weights & Biases, which must be installed (`verifiers-gepa[wandb]`)."""
+    mlflow: bool = False
+    """Track the run with MLflow, which must be installed (`verifiers-gepa[mlflow]`)."""
     verbose: bool = Field(False, validation_alias=AliasChoices("verbose", "v"))
     """Log at debug level."""
     json_: bool = Field(False, validation_alias=AliasChoices("json", "json_"), exclude=True)

@@ -15,6 +15,8 @@ PROMPT_FILE = "best_system_prompt.txt"
 RESULT_FILE = "result.json"
 REPORT_FILE = "report.html"
 STOP_FILE = "gepa.stop"
+WANDB_FOLDER = "wandb"
+MLFLOW_FOLDER = "mlruns"
 LOCK_FILE = ".lock"
 OWNER_FILE = ".lock.json"
 
@@ -35,6 +37,8 @@ OWN_FILES = frozenset(
         RESULT_FILE,
         REPORT_FILE,
         STOP_FILE,
+        WANDB_FOLDER,
+        MLFLOW_FOLDER,
         LOCK_FILE,
         OWNER_FILE,
     )

@@ -59,6 +59,7 @@ from verifiers.v1.gepa.run import Ending, Plan, Run, View, outcome_of, pool
 from verifiers.v1.gepa.rundir import locked, write_config, write_json
 from verifiers.v1.gepa.stops import stop_check
 from verifiers.v1.gepa.strategies import build_strategies
+from verifiers.v1.gepa.trackers import tracked
 from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.gepa.usage import note_calls
 from verifiers.v1.utils.drive import Drive, Held, Interrupted
@@ -109,6 +110,7 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     checks.check_cache(config)
     checks.check_reuse(config)
     checks.check_prices(config)
+    checks.check_trackers(config)
     if config.taskset.system_prompt is not None:
         env.taskset.system_prompt = read_text(config.taskset.system_prompt)
     split = split_tasks(env.taskset, config)
@@ -175,7 +177,7 @@ def _run(env: vf.Env, config: GEPAConfig, drive: Drive, view: View | None) -> Ou
     with drive.signals(), locked(config) as run_dir, drive, frozen_heap():
         replay = _open_record(plan, config, run_dir)
         run = _assemble(env, config, plan, replay, run_dir, drive)
-        with view(run) if view is not None else contextlib.nullcontext():
+        with tracked(run), view(run) if view is not None else contextlib.nullcontext():
             outcome, error = _optimize(run)
         log_outcome(outcome, config)
     if isinstance(error, Interrupted):
