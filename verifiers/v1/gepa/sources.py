@@ -29,6 +29,10 @@ EVAL_IDENTITY = "run"
 """An eval's run block names the eval's own directory, which a run must not write into."""
 
 
+EVAL_VIEW = "rich"
+"""An eval's view is a table of options, or none; a run's is there or not."""
+
+
 class SourceError(ValueError):
     """A flag or file that can't be read as settings."""
 
@@ -186,6 +190,8 @@ def _read_file(path: Path) -> tuple[dict[str, Any], list[str]]:
     if not isinstance(settings, dict):
         raise SourceError(f"config file {path} must hold a table of settings")
     ignored = sorted(_eval_keys() & set(settings))
+    if not isinstance(settings.get(EVAL_VIEW, False), bool):
+        ignored = sorted([*ignored, EVAL_VIEW])
     if ignored and EVAL_IDENTITY in settings:
         ignored.append(EVAL_IDENTITY)
     kept = {key: value for key, value in settings.items() if key not in ignored}
