@@ -61,6 +61,20 @@ CAUSES: dict[str, tuple[Callable[[], Endpoint], list[str], str, str, int]] = {
         "teacher_echoes",
         24,
     ),
+    "teacher echoes till the budget is spent": (
+        lambda: scripted(good_student, echo),
+        ["--max-total-rollouts", "12"],
+        "budget",
+        "teacher_echoes",
+        10,
+    ),
+    "teacher writes no prompt": (
+        lambda: scripted(good_student, lambda _: "I would change nothing."),
+        ["--max-total-rollouts", "12"],
+        "budget",
+        "unusable_replies",
+        10,
+    ),
     "budget too small": (
         lambda: scripted(deaf),
         ["--max-total-rollouts", "12"],

@@ -37,6 +37,9 @@ def _of_the_search(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     reason, proposals = result["finish_reason"], result["proposals"]
     evaluated, charged = proposals["evaluated"], result["rollouts"]["charged"]
     accepted, unvalidated = proposals["accepted"], len(result["unvalidated"])
+    echoes, unusable = proposals["duplicate"], proposals["unusable"]
+    # A larger budget would buy more of the same.
+    teacher_fails = evaluated < FEW_PROPOSALS and echoes + unusable > evaluated
     if reason == "perfect" and not accepted:
         yield (
             "seed_perfect",
@@ -59,18 +62,18 @@ def _of_the_search(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"two prompts' answers to one task in {TRACES_FILE}; then take another model, or "
             "reward what the prompt asks for.",
         )
-    elif reason == "teacher_echoes":
+    elif reason == "teacher_echoes" or (teacher_fails and echoes >= unusable):
         yield (
             "teacher_echoes",
-            "The teacher only handed back prompts that the run had already tried. Start another "
-            "run with a stronger --reflection-model or a higher "
+            f"The teacher handed back a prompt that had already been tried, {echoes} times. Start "
+            "another run with a stronger --reflection-model or a higher "
             "--reflection-sampling.temperature, and see in the feedback that it reads in "
             f"{REFLECTIONS_FILE} whether there is anything to learn from.",
         )
-    elif reason == "unusable_replies":
+    elif reason == "unusable_replies" or teacher_fails:
         yield (
             "unusable_replies",
-            f"The teacher's replies held no complete prompt. Read the reasons in "
+            f"{unusable} replies of the teacher held no prompt that can be used. Read why in "
             f"{REFLECTIONS_FILE}; start another run with a larger "
             "--reflection-sampling.max-tokens (cut off) or another --reflection-model (no fenced "
             "block).",
