@@ -2,7 +2,7 @@
 
 gepa calls synchronously and hands over everything that one iteration needs at once
 (`batch_evaluate`), so it all goes out as one batch. What gepa keeps in its state is ids and scores;
-episodes live only as the trajectories of the iteration that reads them.
+an episode that the teacher is to be shown is read from the journal then.
 """
 
 from collections.abc import Mapping, Sequence

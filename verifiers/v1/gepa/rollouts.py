@@ -51,8 +51,8 @@ class Job:
     split: str
     phase: Phase = "optimize"
     keep: bool = False
-    """Whether its episode will be read. One that will not is let go once it is in the journal: a
-    val pass would hold hundreds at a time."""
+    """Whether its episode will be read. It is read from the journal, where there is one: a val pass
+    would hold hundreds at a time."""
 
 
 @dataclass(frozen=True)
@@ -289,7 +289,7 @@ class Rollouts:
         if self.cache is not None and job.phase != "optimize" and score is not None:
             self.cache.put(*self._key(job), occurrence, score)
         episode, stored = outcome.episode, outcome.stored
-        kept = episode if job.keep else None
+        kept = (stored or episode) if job.keep else None
         cause = outcome.verdict.cause
         return Measurement(score, cause, occurrence, episode.id, kept, stored=stored)
 
