@@ -148,9 +148,9 @@ def rollouts(argv: list[str], count: int) -> Figures:
     """The rollouts of a run, as its search asks for them."""
     from verifiers.v1.gepa.budget import Budget
     from verifiers.v1.gepa.journal import Journal
+    from verifiers.v1.gepa.plan import load_env
     from verifiers.v1.gepa.replay import Replay
     from verifiers.v1.gepa.rollouts import Job, Rollouts
-    from verifiers.v1.gepa.runner import load_env
     from verifiers.v1.gepa.sources import parse_config
     from verifiers.v1.utils.heap import frozen_heap
 
@@ -177,7 +177,7 @@ def rollouts(argv: list[str], count: int) -> Figures:
 def part(name: str, url: str, concurrent: int, count: int) -> Figures:
     """One of ours, in this process."""
     import verifiers_gepa  # noqa: F401
-    from verifiers.v1.gepa.runner import load_env
+    from verifiers.v1.gepa.plan import load_env
     from verifiers.v1.gepa.sources import parse_config
 
     with tempfile.TemporaryDirectory() as folder:

@@ -29,7 +29,7 @@ from tests.test_docs import (
 from verifiers.v1.gepa.config import GEPAConfig, narrow
 from verifiers.v1.gepa.dataset import seed_prompt, split_tasks
 from verifiers.v1.gepa.identity import run_identity
-from verifiers.v1.gepa.runner import load_env
+from verifiers.v1.gepa.plan import load_env
 from verifiers.v1.gepa.settings import EnvironmentVariables
 from verifiers.v1.gepa.sources import parse_config
 from verifiers_gepa.endpoint import Endpoint

@@ -15,7 +15,8 @@ from tests.test_gepa_resume import resumed
 from verifiers.v1.cli.gepa import main
 from verifiers.v1.gepa.checks import ConfigError
 from verifiers.v1.gepa.dataset import content_hash
-from verifiers.v1.gepa.runner import load_env, run_gepa
+from verifiers.v1.gepa.plan import load_env
+from verifiers.v1.gepa.runner import run_gepa
 from verifiers.v1.utils.loaders import load_taskset, taskset_config_type
 from verifiers_gepa import GEPAConfig
 

@@ -30,8 +30,9 @@ from tests.support import (
     turns,
 )
 from verifiers.v1.gepa.live import Snapshot, shown, take_snapshot
+from verifiers.v1.gepa.plan import load_env
 from verifiers.v1.gepa.run import Run as Parts
-from verifiers.v1.gepa.runner import load_env, run_gepa
+from verifiers.v1.gepa.runner import run_gepa
 from verifiers.v1.gepa.sources import parse_config
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

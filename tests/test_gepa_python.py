@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support import Reply, scripted
-from verifiers.v1.gepa.runner import GEPAError, load_env, run_gepa
+from verifiers.v1.gepa.plan import load_env
+from verifiers.v1.gepa.runner import GEPAError, run_gepa
 from verifiers_gepa import GEPAConfig
 from verifiers_gepa.endpoint import Endpoint
 

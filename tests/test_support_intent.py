@@ -139,9 +139,10 @@ def test_own_messages(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         ([{"text": "a", "label": "howto"}, {"text": "b", "label": "x"}], "row 2, label: Input"),
-        ([{"label": "howto"}], "row 1, text: Input"),
-        ([{"text": "a", "label": "howto", "more": 1}], "is not a JSONL file with the fields id, "),
-        (["text"], "is not a JSONL file"),
+        ([{"label": "howto"}], "row 1, text: Field required"),
+        ([{"text": "a", "label": "howto", "more": 1}], "row 1, more: Extra inputs"),
+        (["text"], "row 1: Input should be an object"),
+        ([], "holds no row with the fields id, text"),
     ],
 )
 def test_own_messages_that_are_none(tmp_path: Path, rows: list[object], message: str) -> None:

@@ -13,20 +13,21 @@ import os
 import sys
 import uuid
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import loguru
 from pydantic_config import cli
 from rich.console import Console
 from rich.text import Text
 
-from verifiers.v1.gepa.checks import check_single_agent
 from verifiers.v1.gepa.config import GEPAConfig, narrow
-from verifiers.v1.gepa.live import shown
 from verifiers.v1.gepa.mistakes import explain
-from verifiers.v1.gepa.report import Outcome
-from verifiers.v1.gepa.runner import GEPAError, RunInterrupted, dry_run, load_env, run_gepa
 from verifiers.v1.gepa.sources import named_ids, parse_config, read_sources
 from verifiers.v1.utils.logging import FORMAT, LIBRARY_LOGGER, setup_logging
+
+if TYPE_CHECKING:
+    import verifiers.v1 as vf
+    from verifiers.v1.gepa.report import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -60,14 +61,34 @@ def main(argv: list[str] | None = None) -> int:
         _log_to_stderr(config.verbose, console)
         for note in notes:
             logger.info("%s", note)
+        # Not at the top: help needs none of it.
+        from verifiers.v1.gepa.checks import check_single_agent
+        from verifiers.v1.gepa.plan import dry_run, load_env
+
         check_single_agent(config)
         with contextlib.redirect_stdout(sys.stderr):  # what a taskset prints is no prompt
             env = load_env(config)
             if config.dry_run:
                 dry_run(env, config)
                 return 0
+        return _run(env, config, console)
+    except KeyboardInterrupt:  # before the run took over the signals
+        return 130
+    except Exception as error:
+        logger.debug("the run could not start", exc_info=True)
+        for line in explain(error, args):
+            sys.stderr.write(f"gepa: {line}\n")
+        return 2
+
+
+def _run(env: "vf.Env", config: GEPAConfig, console: Console | None) -> int:
+    # Not at the top: a dry run needs none of it, and it takes seconds.
+    from verifiers.v1.gepa.live import shown
+    from verifiers.v1.gepa.runner import GEPAError, RunInterrupted, run_gepa
+
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
             outcome = run_gepa(env, config, functools.partial(shown, console=console))
-        _print_outcome(outcome, config)
     except GEPAError as error:  # the run has said why, in its last line
         if config.json_:
             _print_outcome(error.outcome, config)
@@ -76,13 +97,7 @@ def main(argv: list[str] | None = None) -> int:
         if config.json_:
             _print_outcome(interrupt.outcome, config)
         return 128 + interrupt.signum
-    except KeyboardInterrupt:  # before the run took over the signals
-        return 130
-    except Exception as error:
-        logger.debug("the run could not start", exc_info=True)
-        for line in explain(error, args):
-            sys.stderr.write(f"gepa: {line}\n")
-        return 2
+    _print_outcome(outcome, config)
     return 0
 
 
@@ -121,7 +136,7 @@ def _above(console: Console) -> Callable[[str], None]:
     return lambda line: console.print(Text.from_ansi(line.rstrip("\n")), soft_wrap=True)
 
 
-def _print_outcome(outcome: Outcome, config: GEPAConfig) -> None:
+def _print_outcome(outcome: "Outcome", config: GEPAConfig) -> None:
     if config.json_:
         _print(json.dumps(outcome.result, allow_nan=False) + "\n")
     else:

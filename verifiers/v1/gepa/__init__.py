@@ -1,7 +1,23 @@
-"""GEPA for verifiers: evolve an agent's system prompt, and show that it got better."""
+"""GEPA for verifiers: evolve an agent's system prompt, and show that it got better.
 
-from verifiers.v1.gepa.adapter import GEPAAdapter
-from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.runner import run_gepa
+The names are looked up when they are first used: `gepa -h` and a dry run need few of the modules,
+and what the others import (scipy, gepa, matplotlib) takes seconds.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from verifiers.v1.gepa.adapter import GEPAAdapter
+    from verifiers.v1.gepa.config import GEPAConfig
+    from verifiers.v1.gepa.runner import run_gepa
 
 __all__ = ["GEPAAdapter", "GEPAConfig", "run_gepa"]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    homes = {"GEPAAdapter": "adapter", "GEPAConfig": "config", "run_gepa": "runner"}
+    if name not in homes:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{homes[name]}"), name)

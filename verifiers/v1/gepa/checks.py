@@ -62,7 +62,7 @@ def check_env(env: vf.Env, config: GEPAConfig) -> None:
     for name, value in own.items():
         if name == "taskset":
             for block in (value, ours[name]):
-                block.pop("system_prompt", None)  # read here, see runner.load_env
+                block.pop("system_prompt", None)  # read here, see plan.load_env
         if name in ours and value != ours[name] and name not in OWN_FIELDS:
             raise ConfigError(
                 f"the env was built from another config than the run's: {name} differs; build it "

@@ -14,9 +14,6 @@ from decimal import Decimal
 from importlib.metadata import version
 from typing import Any
 
-from genai_prices import Usage as PricedUsage
-from genai_prices.data_snapshot import get_snapshot
-
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.types import Usage
 
@@ -187,6 +184,10 @@ def missing_prices(config: GEPAConfig) -> list[str]:
 def list_price(model: str, base_url: str) -> Price | None:
     """The list price of `model` at the provider whose API `base_url` is; where that is nobody's
     known, at the provider that the model's name tells (`gpt-4.1-mini`, `openai/gpt-4.1-mini`)."""
+    # Not at the top: reading all prices takes a while, and help and most dry runs ask for none.
+    from genai_prices import Usage as PricedUsage
+    from genai_prices.data_snapshot import get_snapshot
+
     snapshot = get_snapshot()
     try:
         by_url = snapshot.find_provider(None, None, base_url)

@@ -7,22 +7,14 @@ from dataclasses import dataclass
 
 from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.dataset import Split, task_idx
+from verifiers.v1.gepa.dataset import task_idx
 from verifiers.v1.gepa.effects import effects_of
 from verifiers.v1.gepa.evaluation import Evaluation
 from verifiers.v1.gepa.history import History
+from verifiers.v1.gepa.plan import Plan
 from verifiers.v1.gepa.progress import Progress
 from verifiers.v1.gepa.reflection import Reflection
 from verifiers.v1.gepa.report import Outcome, Status, result_object
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a run will work on, known before anything is spent."""
-
-    split: Split
-    seed_prompt: str
-    warnings: list[str]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from gepa.api import optimize
 from gepa.core.callbacks import GEPACallback
 
 import verifiers.v1 as vf
-from verifiers.v1.gepa import checks
 from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.budget import Budget, SearchStopped
 from verifiers.v1.gepa.checks import ConfigError
@@ -29,8 +28,6 @@ from verifiers.v1.gepa.dataset import (
     Split,
     least_cost,
     minibatch_size,
-    seed_prompt,
-    split_tasks,
 )
 from verifiers.v1.gepa.evaluation import Evaluation, Evaluator
 from verifiers.v1.gepa.failures import Fault
@@ -41,6 +38,7 @@ from verifiers.v1.gepa.identity import check_identity, run_identity, write_ident
 from verifiers.v1.gepa.journal import Journal, Phase
 from verifiers.v1.gepa.money import Spending, prices_of
 from verifiers.v1.gepa.opening import run_seed_pass
+from verifiers.v1.gepa.plan import Plan, plan_run
 from verifiers.v1.gepa.preflight import check_endpoints
 from verifiers.v1.gepa.progress import GEPALog, Progress
 from verifiers.v1.gepa.records import hidden_texts
@@ -55,7 +53,7 @@ from verifiers.v1.gepa.report import (
 )
 from verifiers.v1.gepa.report_page import add_report, try_report
 from verifiers.v1.gepa.rollouts import PHASES, Rollouts
-from verifiers.v1.gepa.run import Ending, Plan, Run, View, outcome_of, pool
+from verifiers.v1.gepa.run import Ending, Run, View, outcome_of, pool
 from verifiers.v1.gepa.rundir import locked, write_config, write_json
 from verifiers.v1.gepa.stops import stop_check
 from verifiers.v1.gepa.strategies import build_strategies
@@ -64,7 +62,6 @@ from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.gepa.usage import note_calls
 from verifiers.v1.utils.drive import Drive, Held, Interrupted
 from verifiers.v1.utils.heap import frozen_heap
-from verifiers.v1.utils.texts import read_text
 
 logger = logging.getLogger(__name__)
 
@@ -83,56 +80,6 @@ class RunInterrupted(Interrupted):
     def __init__(self, signum: int, outcome: Outcome) -> None:
         super().__init__(signum)
         self.outcome = outcome
-
-
-def load_env(config: GEPAConfig) -> vf.Env:
-    """The env of `config`, with `taskset.system_prompt` read as what it is: UTF-8 text whose line
-    ends are part of it (the host reads it in the locale's encoding and translates them)."""
-    path = config.taskset.system_prompt
-    if path is None:
-        return vf.load_environment(config)
-    taskset = config.taskset.model_copy(update={"system_prompt": None})
-    env = vf.load_environment(config.model_copy(update={"taskset": taskset}))
-    env.taskset.system_prompt = read_text(path)
-    return env
-
-
-def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
-    """Check the run and choose its tasks and seed prompt; nothing is sent or written. Raises
-    `ConfigError` or `SplitError` with one line that says what to change."""
-    checks.check_single_agent(config)
-    checks.check_env(env, config)
-    checks.check_credentials(config)
-    checks.check_numbers(config)
-    checks.check_search(config)
-    checks.check_secrets(config)
-    checks.check_run_dir(config)
-    checks.check_cache(config)
-    checks.check_reuse(config)
-    checks.check_prices(config)
-    checks.check_trackers(config)
-    if config.taskset.system_prompt is not None:
-        env.taskset.system_prompt = read_text(config.taskset.system_prompt)
-    split = split_tasks(env.taskset, config)
-    prompt = seed_prompt(split.tasks, config)
-    warnings = checks.check_delivery(config, split)
-    table = checks.check_budget(config, split)
-    if not config.resume:
-        logger.info("what it costs:\n%s", table)
-    for note in split.notes:
-        logger.info("%s", note)
-    return Plan(split, prompt, [*split.notes, *warnings])
-
-
-def dry_run(env: vf.Env, config: GEPAConfig) -> None:
-    """Do all that can be done before anything is sent: check the run, and write its config (of a
-    run to go on with, check that it is the same one, and write nothing). Raises as `run_gepa`."""
-    plan = plan_run(env, config)
-    if config.resume:
-        check_identity(config.run_dir, run_identity(config, plan.split, plan.seed_prompt))
-        logger.info("dry run: %s can be gone on with", config.run_dir)
-    elif config.save_results:
-        logger.info("dry run: the config is valid, written to %s", write_config(config))
 
 
 def run_gepa(env: vf.Env, config: GEPAConfig, view: View | None = None) -> Outcome:
