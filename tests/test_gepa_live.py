@@ -117,6 +117,7 @@ def check_frames(output: str) -> None:
     assert frames[-1] == ("test", "8", "8")
     assert "accepted: val mean 1.0000" in text
     assert "failures" in text
+    assert "search    12 of 12 rollouts" in text
 
 
 def test_a_real_terminal_is_resized_and_interrupted(tmp_path: Path) -> None:

@@ -55,6 +55,7 @@ class Snapshot:
     """Rollouts of the phase: in the search those charged and the budget."""
     charged: int
     """Rollouts charged; never more than the journal holds."""
+    budget: int
     in_flight: int
     limit: int
     """Rollouts in flight, and how many may be."""
@@ -93,6 +94,7 @@ def take_snapshot(run: Run) -> Snapshot:
         done=charged if searching else batch.done,
         total=budget.total if searching else batch.total,
         charged=charged,
+        budget=budget.total,
         in_flight=rollouts.throttle.in_flight,
         limit=rollouts.throttle.limit,
         asking=reflection.asking,
@@ -192,6 +194,8 @@ def _rows(now: Snapshot, proposals: Sequence[str]) -> dict[str, list[str]]:
         rows["stopping"] = ["finishing up, please wait (what was measured is kept)"]
     if now.replaying:
         return rows | {"resume": ["reading the record of the run"]}
+    if now.phase != "optimize":
+        rows["search"] = [f"{now.charged} of {now.budget} rollouts"]
     calls = f", teacher calls {now.asking}" if now.asking else ""
     rows["in flight"] = [f"{now.in_flight} of {now.limit}{calls}"]
     for name, causes in {"waiting": now.waiting, "failures": now.failures}.items():
