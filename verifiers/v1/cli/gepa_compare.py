@@ -13,7 +13,7 @@ from pydantic_config import BaseConfig, cli
 from pydantic_config.cli import ConfigFileError
 
 from verifiers.v1.gepa.compare import Comparison, compare_runs
-from verifiers.v1.gepa.recorded import read_run
+from verifiers.v1.gepa.recorded import read_steps
 from verifiers.v1.utils.texts import shorten, visible
 
 USAGE = """\
@@ -48,11 +48,11 @@ def main(argv: list[str] | None = None) -> int:
         if "-h" in args or "--help" in args:
             sys.stdout.write(USAGE + "\n")
         config = cli(CompareConfig, args=args)
-        first, second = map(read_run, config.runs)
+        first, second = map(read_steps, config.runs)
         comparison = compare_runs(first, second)
     except SystemExit:
         return 0
-    except (ConfigFileError, ValueError, TypeError, KeyError, OSError) as error:
+    except (ConfigFileError, ValueError, OSError) as error:
         sys.stderr.write(f"gepa-compare: {' '.join(str(error).split())}\n")
         return 2
     _print(json.dumps(comparison.as_json()) if config.json_ else "\n".join(_lines(comparison)))

@@ -17,7 +17,7 @@ from verifiers.v1.gepa.files import PROMPT_FILE
 from verifiers.v1.gepa.identity import flat
 from verifiers.v1.gepa.journal import prompt_digest
 from verifiers.v1.gepa.privacy import MARK, SECRET_NAME
-from verifiers.v1.gepa.recorded import Pass, Proposal, RecordedRun
+from verifiers.v1.gepa.recorded import Pass, RecordedRun, Step
 from verifiers.v1.utils.texts import shorten
 
 NAMING = frozenset({"run.name", "run.dir", "output_dir"})
@@ -136,9 +136,9 @@ def _differences(a: RecordedRun, b: RecordedRun) -> Iterator[Difference]:
     yield from _texts("the seed prompt", a.seed_prompt, b.seed_prompt)
     seed = prompt_digest(a.seed_prompt or "")
     yield from _pass(a, b, ("optimize", "val", seed), "val pass of the seed prompt")
-    for number, pair in enumerate(zip_longest(a.proposals, b.proposals), 1):
+    for number, pair in enumerate(zip_longest(a.steps, b.steps), 1):
         yield from _proposal(a, b, number, *pair)
-    names = {prompt_digest(text): index for index, text in enumerate(a.candidates)}
+    names = {digest: index for index, digest in enumerate(a.digests)}
     for key in sorted({**a.scores, **b.scores}, key=lambda key: _order(key, names)):
         prompt = _prompt(names[key[2]]) if key[2] in names else f"prompt {key[2][:12]}"
         yield from _pass(a, b, key, f"{key[0]} phase, {prompt} on {key[1]}")
@@ -156,7 +156,7 @@ def _order(key: Pass, names: Mapping[str, int]) -> tuple[int, int, str, str]:
 
 
 def _proposal(
-    a: RecordedRun, b: RecordedRun, number: int, mine: Proposal | None, other: Proposal | None
+    a: RecordedRun, b: RecordedRun, number: int, mine: Step | None, other: Step | None
 ) -> Iterator[Difference]:
     """Where the two runs' replies of this number differ, and what was made of them."""
     known = mine or other
@@ -179,8 +179,10 @@ def _proposal(
     if mine.request != other.request:
         has = [f"request {one.request[:12]}" for one in (mine, other)]
         yield Difference(f"{step}, what the teacher was shown", *has)
-    yield from _texts(f"{step}, the teacher's reply", mine.reply, other.reply)
     yield from _texts(f"{step}, the proposed prompt", mine.text, other.text)
+    if mine.reply != other.reply:
+        has = [f"reply {one.reply[:12]}" for one in (mine, other)]
+        yield Difference(f"{step}, what the teacher said around it", *has)
     if mine.decision and other.decision:
         yield from _scored(f"{step}, scores of the proposal", mine, mine.after, other.after)
         if mine.decision != other.decision:
@@ -190,7 +192,7 @@ def _proposal(
             yield from _pass(a, b, key, f"{step}, val pass of {_prompt(mine.candidate)}")
 
 
-def _drawn(step: str, mine: Proposal, other: Proposal) -> Iterator[Difference]:
+def _drawn(step: str, mine: Step, other: Step) -> Iterator[Difference]:
     """Parent and minibatch of a proposal."""
     if mine.parent != other.parent:
         yield Difference(f"{step}, the parent", _prompt(mine.parent), _prompt(other.parent))
@@ -203,7 +205,7 @@ def _drawn(step: str, mine: Proposal, other: Proposal) -> Iterator[Difference]:
 
 def _scored(
     what: str,
-    proposal: Proposal,
+    proposal: Step,
     a: Sequence[float | None] | None,
     b: Sequence[float | None] | None,
 ) -> Iterator[Difference]:
@@ -241,7 +243,7 @@ def _texts(what: str, a: str | None, b: str | None) -> Iterator[Difference]:
     )
 
 
-def _ending(run: RecordedRun, proposal: Proposal | None) -> str:
+def _ending(run: RecordedRun, proposal: Step | None) -> str:
     if proposal is not None:
         return "a proposal"
     reason = run.result.get("finish_reason")

@@ -110,6 +110,13 @@ def write_identity(run_dir: Path, identity: dict[str, Any]) -> None:
     write_text(run_dir / IDENTITY_FILE, json.dumps(identity, indent=2) + "\n")
 
 
+def recorded_identity(run_dir: Path) -> dict[str, Any]:
+    """The identity that a run directory holds, empty where there is none. Raises `OSError`, or
+    `ValueError` where it is broken."""
+    path = run_dir / IDENTITY_FILE
+    return dict(json.loads(path.read_bytes())) if path.exists() else {}
+
+
 def check_identity(run_dir: Path, identity: dict[str, Any]) -> None:
     """Raise `IdentityError` with a line per field in which this run is not the recorded one."""
     path = run_dir / IDENTITY_FILE

@@ -1,31 +1,16 @@
-"""A run directory, read back step by step to lay it beside another one.
+"""A run directory as the steps of its search, to lay it beside another one."""
 
-Nothing is written, repaired or locked: the run may be one that was killed, or one that is still
-going. `traces.jsonl` is read line by line, and only what each episode counted as is kept.
-"""
-
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json
-
 from verifiers.v1.gepa.dataset import NAMES
-from verifiers.v1.gepa.files import (
-    CANDIDATES_FILE,
-    CONFIG_FILE,
-    IDENTITY_FILE,
-    PROMPT_FILE,
-    PROPOSALS_FILE,
-    REFLECTIONS_FILE,
-    RESULT_FILE,
-    SPLITS_FILE,
-    TRACES_FILE,
-)
-from verifiers.v1.gepa.identity import flat
+from verifiers.v1.gepa.files import PROMPT_FILE
+from verifiers.v1.gepa.identity import flat, recorded_identity
+from verifiers.v1.gepa.report_data import RunData, read_run
 from verifiers.v1.utils.texts import read_text
 
 Pass = tuple[str, str, str]
@@ -33,12 +18,13 @@ Pass = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Proposal:
+class Step:
     """One reply of the teacher and what became of it. What the record does not hold is None."""
 
     request: str
     """Digest of what the teacher was asked."""
-    reply: str | None
+    reply: str
+    """Digest of what it answered."""
     iteration: int | None = None
     """Counted from 1."""
     position: int | None = None
@@ -47,7 +33,7 @@ class Proposal:
     """Index of the candidate that it was made from."""
     minibatch: list[int] | None = None
     """Indices of the train tasks that it was made from."""
-    before: list[float] | None = None
+    before: list[float | None] | None = None
     """The parent's scores on them."""
     text: str | None = None
     """The proposed prompt."""
@@ -70,92 +56,62 @@ class RecordedRun:
     prompt: str | None
     """The deployed prompt."""
     seed_prompt: str | None
-    candidates: list[str]
+    digests: list[str]
+    """Names of the candidates in the record, the seed prompt's first."""
     tasks: dict[str, dict[str, int]]
     """Content hash -> index of the tasks of train, val and test, in order."""
     scores: dict[Pass, dict[tuple[str, int], float | None]]
     """Score by content hash of the task and occurrence, of what was measured in each pass."""
-    proposals: list[Proposal]
+    steps: list[Step]
 
 
-def read_run(path: Path) -> RecordedRun:
-    """Read a run directory. Raises `ValueError` where it is none, and for a line that is broken;
-    `OSError` where it can't be read."""
-    if not (path / CONFIG_FILE).is_file():
-        raise ValueError(f"{path} is not a run directory: it has no {CONFIG_FILE}")
-    splits = _json(path / SPLITS_FILE) or {}
-    candidates = [one["system_prompt"] for one in _json(path / CANDIDATES_FILE) or []]
+def read_steps(path: Path) -> RecordedRun:
+    """Read a run directory. Raises `DamagedRun`, or `OSError` where it can't be read."""
+    data = read_run(path)
+    tasks: dict[str, dict[str, int]] = {name: {} for name in NAMES}
+    for content_hash, task in data.tasks.items():
+        tasks[task.part][content_hash] = task.idx
+    scores: defaultdict[Pass, dict[tuple[str, int], float | None]] = defaultdict(dict)
+    for one in data.rollouts:
+        if one.verdict == "measured":
+            scores[one.phase, one.split, one.candidate][one.task, one.occurrence] = one.score
     prompt = path / PROMPT_FILE
     return RecordedRun(
         path=path,
-        config=dict(flat(_json(path / CONFIG_FILE))),
-        result=_json(path / RESULT_FILE) or {},
+        config=dict(flat(data.config or {})),
+        result=data.result.model_dump() if data.result else {},
         prompt=read_text(prompt) if prompt.exists() else None,
-        seed_prompt=(_json(path / IDENTITY_FILE) or {}).get("seed_prompt"),
-        candidates=candidates,
-        tasks={name: {t["hash"]: t["idx"] for t in splits.get(name, [])} for name in NAMES},
-        scores=_scores(path / TRACES_FILE),
-        proposals=list(_proposals(path)),
+        seed_prompt=recorded_identity(path).get("seed_prompt"),
+        digests=data.digests,
+        tasks=tasks,
+        scores=dict(scores),
+        steps=list(_steps(data)),
     )
 
 
-def _scores(path: Path) -> dict[Pass, dict[tuple[str, int], float | None]]:
-    scores: defaultdict[Pass, dict[tuple[str, int], float | None]] = defaultdict(dict)
-    for row in _lines(path):
-        stamp = row["gepa"]
-        if stamp["verdict"] == "measured":
-            key = (stamp["phase"], stamp["split"], stamp["candidate"])
-            scores[key][stamp["task"], stamp.get("occurrence", 0)] = stamp.get("score")
-    return dict(scores)
-
-
-def _proposals(path: Path) -> Iterator[Proposal]:
+def _steps(data: RunData) -> Iterator[Step]:
     """One per reply of the teacher. Both files have one line for each, in the same order;
     `proposals.jsonl` may end earlier, as a proposal stands there when it is decided."""
-    decided = _lines(path / PROPOSALS_FILE)
-    position: Counter[int] = Counter()
-    for exchange in _lines(path / REFLECTIONS_FILE):
-        if exchange["verdict"] == "failed":  # there the run stopped; a resumed one asked again
-            continue
-        asked = {"request": exchange["key"], "reply": exchange["reply"]}
-        row = next(decided, None)
+    # Where a call failed the run stopped; a resumed one asked again.
+    exchanges = [one for one in data.exchanges if one.verdict != "failed"]
+    position: Counter[int | None] = Counter()
+    for exchange, row in zip_longest(exchanges, data.proposals or []):
+        if exchange is None:  # `reflections.jsonl` was cut: what it does not hold is no step
+            return
         if row is None:
-            yield Proposal(**asked)
+            yield Step(exchange.key, exchange.reply)
             continue
-        position[row["iteration"]] += 1
-        yield Proposal(
-            **asked,
-            iteration=row["iteration"],
-            position=position[row["iteration"]],
-            parent=row["parents"][0],
-            minibatch=row["minibatch"],
-            before=row["scores_before"],
-            text=row["text"],
-            after=row["scores_after"],
-            decision=row["decision"],
-            candidate=row["candidate"],
+        position[row.iteration] += 1
+        yield Step(
+            request=exchange.key,
+            reply=exchange.reply,
+            iteration=row.iteration,
+            position=position[row.iteration],
+            parent=row.parents[0] if row.parents else None,
+            minibatch=row.minibatch,
+            before=row.scores_before,
+            text=row.text,
+            after=row.scores_after,
+            decision=row.decision,
+            candidate=row.candidate,
         )
-
-
-def _json(path: Path) -> Any:
-    """The file's content, None where there is none."""
-    if not path.exists():
-        return None
-    try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{path} is broken: {error}") from error
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Every line; a last one without an end is being written, or was cut off by a kill."""
-    if not path.exists():
-        return
-    with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            if not line.endswith(b"\n"):
-                return
-            try:
-                yield from_json(line)
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number} is broken: {error}") from error

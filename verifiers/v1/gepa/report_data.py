@@ -4,6 +4,7 @@ Only read: another process may be at work in it. Of `traces.jsonl`, which can be
 memory, what stays is a few words per episode and where it stands; `trace_text` reads one of them.
 """
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -130,6 +131,7 @@ class Rollout(NamedTuple):
     split: str
     candidate: str
     task: str
+    occurrence: int
     score: float | None
     verdict: str
     cause: str
@@ -141,6 +143,10 @@ class Rollout(NamedTuple):
 class Exchange(NamedTuple):
     """One line of `reflections.jsonl`, without its texts."""
 
+    key: str
+    """Digest of the request."""
+    reply: str
+    """Digest of the reply."""
     verdict: str
     reason: str
     """Why it brought no proposal."""
@@ -248,12 +254,24 @@ def _rollout(row: Any, offset: int, size: int) -> Rollout:
     phase, split, candidate, task = map(sys.intern, names)
     verdict, cause = sys.intern(stamp.verdict), sys.intern(stamp.cause)
     return Rollout(
-        phase, split, candidate, task, stamp.score, verdict, cause, stamp.charged, offset, size
+        phase,
+        split,
+        candidate,
+        task,
+        stamp.occurrence,
+        stamp.score,
+        verdict,
+        cause,
+        stamp.charged,
+        offset,
+        size,
     )
 
 
 def _exchange(row: Any, *_: int) -> Exchange:
-    return Exchange(row["verdict"], row["reason"] or "", row["answer"]["cause"])
+    reply = (row["reply"] or "").encode("utf-8", "surrogatepass")
+    digest = hashlib.sha256(reply).hexdigest()
+    return Exchange(row["key"], digest, row["verdict"], row["reason"] or "", row["answer"]["cause"])
 
 
 def _json(data: bytes) -> Any:
