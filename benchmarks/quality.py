@@ -3,8 +3,9 @@
     python benchmarks/quality.py --seeds 10 --budgets 150 300 600
 
 The student is noisy and the teacher of mixed quality (see `mixed.py`). A setting's figure is the
-mean, over the seeds, of what the prompt with the best val mean is truly worth on messages that no
-search saw, with its standard error. The search alone is compared: no phase after it helps ours.
+mean, over the seeds, of what the prompt with the best val mean after so many rollouts is truly
+worth on messages that no search saw, with its standard error. The search alone is compared: no
+phase after it helps ours. One search per seed, to the largest budget, gives the figures of all.
 `vf-gepa` runs on our harness here, because its own makes a rollout a second.
 """
 
@@ -44,26 +45,25 @@ OURS = {
 HOST = "vf-gepa"
 SAMPLES = "best of N samples"
 
-Found = dict[tuple[int, int], tuple[str, int]]
-"""Seed and budget -> the prompt, the rollouts."""
+Found = list[tuple[int, float, str]]
+"""Of one search, the prompts that it ran on val: after how many rollouts, val mean, text."""
 
 
-def search(setting: str, seeds: int, budgets: Sequence[int], endpoint: Served) -> Found:
-    """The runs of one setting, one after the other in a process of their own."""
+def search(setting: str, seeds: int, budget: int, endpoint: Served) -> list[Found]:
+    """The runs of one setting, by seed, one after the other in a process of their own."""
     command = "vf-gepa" if setting == HOST else "gepa"
-    runs = [(seed, budget) for seed in range(seeds) for budget in budgets]
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
         lines = [
             json.dumps(
                 {
-                    "argv": arguments(setting, *run, endpoint, folder),
-                    "folder": f"{folder}/{run[0]}-{run[1]}",
+                    "argv": arguments(setting, seed, budget, endpoint, folder),
+                    "folder": f"{folder}/{seed}",
                 }
             )
-            for run in runs
+            for seed in range(seeds)
         ]
         done = subprocess.run(
-            [sys.executable, HERE / "many.py", command],
+            [sys.executable, HERE / "many.py", command, str(TRAIN), str(VAL)],
             input="\n".join(lines).encode(),
             stdout=subprocess.PIPE,
             stderr=log,
@@ -73,56 +73,54 @@ def search(setting: str, seeds: int, budgets: Sequence[int], endpoint: Served) -
         if done.returncode:
             log.seek(0)
             raise RuntimeError(f"{setting} failed:\n{log.read().decode()[-4000:]}")
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    return {run: (one["prompt"], one["rollouts"]) for run, one in zip(runs, found, strict=True)}
+    return [[(*one,) for one in json.loads(line)] for line in done.stdout.splitlines()]
 
 
 def arguments(setting: str, seed: int, budget: int, endpoint: Served, folder: str) -> list[str]:
     """The command's arguments for one run."""
     # The student's draws depend on its model's name and on how often that was asked before.
-    name = f"{seed} {setting} {budget}"
+    name = f"{seed} {setting}"
     argv = ["support-intent-v1", "-m", name, "--reflection-model", name, "-c", "128"]
     argv += ["--client.base-url", endpoint.url]
     argv += ["--reflection-client.base-url", endpoint.teacher_url]
     argv += ["--num-train", str(TRAIN), "--num-val", str(VAL), "--seed", str(seed)]
     argv += ["--reflection-minibatch-size", str(MINIBATCH), "--max-total-rollouts", str(budget)]
-    argv += ["-o", folder, "--run.name", f"{seed}-{budget}"]
+    argv += ["-o", folder, "--run.name", str(seed)]
     if setting == HOST:
         seat = ["--env.agent.harness.id", "direct-chat", "--env.agent.runtime.type", "subprocess"]
         return [*argv, *seat, "--reflection-columns", "feedback"]
     return [*argv, "--num-test", "0", "--phase", "optimize", "--no-preflight", *OURS[setting]]
 
 
-def sample(seeds: int, budgets: Sequence[int]) -> Found:
+def sample(seed: int, budget: int) -> Found:
     """As many proposals for the seed prompt as the budget pays for, each from a minibatch of its
-    own and with a val pass; the one with the best val mean."""
-    return {(seed, budget): _best_of(seed, budget) for seed in range(seeds) for budget in budgets}
-
-
-def _best_of(seed: int, budget: int) -> tuple[str, int]:
+    own and with a val pass."""
     train, val = list(messages())[:TRAIN], list(messages())[TRAIN : TRAIN + VAL]
 
     def rollout(prompt: str, message: str, number: int) -> tuple[float, str]:
         return score(message, reply(prompt, message, f"{seed} {number}"))
 
-    means = {SEED_PROMPT: fmean(rollout(SEED_PROMPT, message, 0)[0] for message in val)}
-    spent, number = VAL, 0
-    while spent + MINIBATCH + VAL <= budget:
-        number += 1
+    def val_mean(prompt: str) -> float:
+        return fmean(rollout(prompt, message, 0)[0] for message in val)
+
+    found = [(VAL, val_mean(SEED_PROMPT), SEED_PROMPT)]
+    for number in range(1, (budget - VAL) // (MINIBATCH + VAL) + 1):
         batch = sorted(train, key=lambda message: chance(seed, number, message))[:MINIBATCH]
         feedback = "\n".join(rollout(SEED_PROMPT, message, number)[1] for message in batch)
         request = f"<current_prompt>\n{SEED_PROMPT}\n</current_prompt>\n{feedback}"
         prompt = propose(request, f"{seed} {number}").split("```")[1].strip("\n")
-        means[prompt] = fmean(rollout(prompt, message, 0)[0] for message in val)
-        spent += MINIBATCH + VAL
-    return max(means, key=means.__getitem__), spent
+        found.append((VAL + number * (MINIBATCH + VAL), val_mean(prompt), prompt))
+    return found
 
 
-def figure(found: Found, budget: int) -> str:
+def best(found: Found, budget: int) -> str:
+    """The prompt with the best val mean after that many rollouts, the first of equals."""
+    return max((one for one in found if one[0] <= budget), key=lambda one: one[1])[2]
+
+
+def figure(runs: Sequence[Found], budget: int) -> str:
     """Mean true score and its standard error."""
-    worth = [
-        true_score(prompt, TRAIN + VAL) for (_, b), (prompt, _) in found.items() if b == budget
-    ]
+    worth = [true_score(best(found, budget), TRAIN + VAL) for found in runs]
     error = stdev(worth) / math.sqrt(len(worth)) if len(worth) > 1 else math.nan
     return f"{fmean(worth):.3f} ± {error:.3f}"
 
@@ -130,25 +128,20 @@ def figure(found: Found, budget: int) -> str:
 def compare(settings: Sequence[str], seeds: int, budgets: Sequence[int], jobs: int) -> None:
     """Print the table."""
     with served(models="mixed") as endpoint, ThreadPoolExecutor(jobs) as pool:
-        found = dict(
-            zip(
-                settings,
-                pool.map(lambda name: search(name, seeds, budgets, endpoint), settings),
-                strict=True,
-            )
-        )
-    found[SAMPLES] = sample(seeds, budgets)
+        runs = pool.map(lambda name: search(name, seeds, max(budgets), endpoint), settings)
+        found = dict(zip(settings, runs, strict=True))
+    found[SAMPLES] = [sample(seed, max(budgets)) for seed in range(seeds)]
     rows = [
         [
             name,
             *(figure(runs, budget) for budget in budgets),
-            f"{fmean(n for (_, b), (_, n) in runs.items() if b == budgets[-1]):.0f}",
+            f"{fmean(len(run) - 1 for run in runs):.1f}",
         ]
         for name, runs in found.items()
     ]
     seed = f"{true_score(SEED_PROMPT, TRAIN + VAL):.3f}"
     rows.append(["the seed prompt", *(seed for _ in budgets), "0"])
-    columns = ["", *(f"{budget} rollouts" for budget in budgets), f"spent of {budgets[-1]}"]
+    columns = ["", *(f"{budget} rollouts" for budget in budgets), "run on val"]
     print_table(f"True score of the prompt found, mean of {seeds} seeds", columns, rows)
 
 

