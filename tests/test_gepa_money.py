@@ -50,6 +50,7 @@ class Meter:
         if reply.status != 200 or reply.until is not None:
             return reply
         role = "teacher" if request.to_teacher else "student"
+        role = "judges" if request.body["model"] == "judge" else role
         with self._lock:
             self._count += 1
             usage = {"prompt_tokens": 1000 + self._count, "completion_tokens": self._count}
@@ -117,7 +118,7 @@ def test_a_call_of_an_episode_that_is_cut_short_counts(tmp_path: Path) -> None:
 
     interrupted = threading.Event()
     meter = Meter(lambda r: good_reply(r) if r.to_teacher else respond(r))
-    with Endpoint(meter) as endpoint, Endpoint(respond) as judge:
+    with Endpoint(meter) as endpoint, Endpoint(meter) as judge:
         flags = ["--taskset.task.broken", "judge", "--taskset.task.judge-url", judge.url]
         flags += ["--max-total-rollouts", "12"]
         first = run(endpoint, tmp_path, *flags)
@@ -126,6 +127,20 @@ def test_a_call_of_an_episode_that_is_cut_short_counts(tmp_path: Path) -> None:
         again = resumed(endpoint, first, *flags)
     assert again.status == 0
     assert again.result["tokens"] == meter.tokens
+
+
+def test_a_judge_that_reports_no_usage_has_no_known_cost(tmp_path: Path) -> None:
+    flags = [*PRICED, "--judge-price-in", "1", "--judge-price-out", "1", "--allow-small-budget"]
+    flags += ["--max-total-rollouts", "4", "--taskset.task.broken", "judge"]
+    with fixed(USAGE) as endpoint, Endpoint(lambda _: Reply("1", usage={})) as judge:
+        flags += ["--taskset.task.judge-url", judge.url]
+        done = run(endpoint, tmp_path, *flags)
+        first = done.result["cost"]
+        again = resumed(endpoint, done, *flags)
+    assert first["roles"]["student"]["usd"] == pytest.approx(4 * 0.002)
+    assert first["reason"] == "judges: the endpoint reported no token usage for 4 calls"
+    assert first["usd"] is None
+    assert again.result["cost"] == first
 
 
 def good_reply(request: Request) -> Reply:

@@ -54,7 +54,7 @@ class BoardTask(vf.Task[BoardData, vf.State, BoardTaskConfig]):
             judge: vf.Judge = vf.Judge(
                 vf.JudgeConfig(base_url=self.config.judge_url, model="judge")
             )
-            return float((await judge.complete("right?")).text)
+            return float((await judge.complete("right?", trace=trace)).text)
         if self.config.broken == "raise":
             raise KeyError("no such key")
         return {"nan": float("nan"), "inf": float("inf"), "none": None}[self.config.broken]

@@ -21,7 +21,7 @@ Calls = list[tuple[str, Usage | None]]
 def trace_calls(trace: Trace) -> Calls:
     """The answered calls of a trace."""
     calls: Calls = [("student", call.usage) for call in trace.calls if call.usage or not call.error]
-    return calls + [("judges", usage) for usage in trace.extra_usage]
+    return [*calls, *(("judges", usage) for usage in trace.extra_usage), *_silent(trace.info)]
 
 
 def episode_calls(episode: Episode) -> Calls:
@@ -37,6 +37,15 @@ def recorded_calls(row: dict[str, Any]) -> Iterator[tuple[str, Usage | None]]:
                 yield "student", recorded_usage(call.get("usage"))
         for usage in trace.get("extra_usage", []):
             yield "judges", recorded_usage(usage)
+        yield from _silent(trace.get("info", {}))
+
+
+def _silent(info: dict[str, Any]) -> Calls:
+    """The judges' calls whose usage was not reported: the host notes every exchange of a judge."""
+    calls = info.get("judge_calls")
+    responses = [call.get("response") for call in calls or [] if isinstance(call, dict)]
+    silent = [r for r in responses if isinstance(r, dict) and r.get("usage") is None]
+    return [("judges", None) for _ in silent]
 
 
 def recorded_usage(usage: dict[str, Any] | None) -> Usage | None:
