@@ -152,7 +152,9 @@ def _context(data: RunData) -> dict[str, Any]:
         "tree": views.tree(),
         "deployed_change": change,
         "deployed_name": views.name(views.deployed),
-        "seed_text": views.text(data.candidates[0]) if data.candidates and not change else None,
+        "seed_text": views.text(data.candidates[0])
+        if data.candidates and views.deployed == 0
+        else None,
         "candidates": _candidates(views),
         "frontier": views.frontier(),
         "strip": [

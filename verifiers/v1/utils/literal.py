@@ -17,7 +17,8 @@ UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn"})
 KEPT = frozenset("\n\t\u200c\u200d")
 """Line feeds and tabs lay the text out; the joiners belong to emoji and to the scripts of Asia."""
 
-SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
+SUSPECT = re.compile(r"([^\n\t\x20-\x7e])\1*")
+"""One character, as often as it stands there in a row."""
 
 
 def literal(value: Any) -> Any:
@@ -29,7 +30,8 @@ def literal(value: Any) -> Any:
 
 
 def _name(match: re.Match[str]) -> str:
-    char = match[0]
+    char, times = match[1], len(match[0])
     if char in KEPT or unicodedata.category(char) not in UNSEEN:
-        return char
-    return f'<span class="code-point">\u2039U+{ord(char):04X}\u203a</span>'
+        return match[0]
+    name = f"\u2039U+{ord(char):04X}\u203a"
+    return f"<samp>{name}</samp>" * times if times < 4 else f"<samp>{name} x {times}</samp>"
