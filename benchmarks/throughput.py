@@ -168,7 +168,7 @@ def rollouts(argv: list[str], count: int) -> Figures:
 
     async def main() -> Figures:
         with frozen_heap():
-            async with env.serving():
+            async with measuring.serving():
                 return await timed(batch, count)
 
     return asyncio.run(main())

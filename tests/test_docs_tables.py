@@ -121,6 +121,7 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "test_rollouts": ("2",),
     "evaluation_cache": ("cache",),
     "max_concurrent": ("4",),
+    "workers": ("2",),
     "max_concurrent_agents": ("2",),
     "interception": (".multiplex", "4"),
     "max_attempts": ("5",),

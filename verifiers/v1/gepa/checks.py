@@ -18,7 +18,7 @@ import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.configs.client import BaseClientConfig, resolve_api_key
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.dataset import Split, proposal_cost
+from verifiers.v1.gepa.dataset import Split, content_hash, proposal_cost
 from verifiers.v1.gepa.files import IDENTITY_FILE, OWN_FILES, RESULT_FILE, TRACES_FILE
 from verifiers.v1.gepa.identity import OWN_FIELDS
 from verifiers.v1.gepa.money import missing_prices
@@ -286,6 +286,35 @@ def check_reuse(config: GEPAConfig) -> None:
             f"--reuse-rollouts {limit} leaves too few to average with --rollouts-per-task "
             f"{config.rollouts_per_task}: raise it to at least that"
         )
+
+
+def check_workers(env: vf.Env, config: GEPAConfig, split: Split) -> None:
+    """What a worker builds from a task's data must be that task. Raises `ConfigError`."""
+    if config.workers is None:
+        return
+    if config.max_concurrent is not None and config.workers > config.max_concurrent:
+        raise ConfigError(
+            f"--workers {config.workers} is more than --max-concurrent {config.max_concurrent}: "
+            "some would have nothing to do"
+        )
+    if config.interception.type != "elastic":
+        raise ConfigError(
+            f"--workers: every worker would open the interception of type "
+            f"{config.interception.type!r}, at the same address: use --interception.type elastic"
+        )
+    build = type(env.taskset).task_type()
+    for task in split.tasks:
+        try:
+            data = build.data_type().model_validate(task.data.model_dump(mode="json"))
+            again = build(data, config.taskset.task)
+            same = type(task) is build and content_hash(again) == content_hash(task)
+        except ValueError:
+            same = False
+        if not same or vars(again).keys() != vars(task).keys():
+            raise ConfigError(
+                f"--workers: a worker gets a task's data alone, and task {task.data.idx} of "
+                f"{config.taskset.id} is more than that: leave it out"
+            )
 
 
 def check_run_dir(config: GEPAConfig) -> None:

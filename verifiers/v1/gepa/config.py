@@ -88,6 +88,8 @@ class GEPAConfig(
         128, ge=1, validation_alias=AliasChoices("max_concurrent", "c")
     )
     """Rollouts in flight at once. None = 4096."""
+    workers: int | None = Field(None, ge=1)
+    """Processes on this machine that the episodes are spread over. None = they run in this one."""
     local: bool = False
     """Run every agent that names no harness and no runtime as a plain chat in this process
     (`direct-chat` in the subprocess runtime) instead of the host's default, a bash agent in a

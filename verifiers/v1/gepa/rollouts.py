@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from itertools import compress
 
@@ -29,7 +30,8 @@ from verifiers.v1.gepa.replay import Key, Recorded, Replay
 from verifiers.v1.gepa.retries import Troubles, retry_policy
 from verifiers.v1.gepa.reuse import Reuse
 from verifiers.v1.gepa.statistics import mean
-from verifiers.v1.gepa.usage import episode_calls, note_calls, trace_calls
+from verifiers.v1.gepa.usage import episode_calls, note_calls, recorded_calls, trace_calls
+from verifiers.v1.gepa.workers import Calls, Workers
 from verifiers.v1.task import Task
 from verifiers.v1.trace import Trace
 from verifiers.v1.utils.throttle import Throttle
@@ -110,6 +112,7 @@ class Rollouts:
         self.budget = budget
         self.journal = journal
         self.replay = replay
+        self.workers = Workers(env, config, config.workers) if config.workers else None
         self.endpoints = Endpoints(config)
         self.throttle = Throttle(config.max_concurrent or UNLIMITED)
         folder = config.evaluation_cache
@@ -125,6 +128,10 @@ class Rollouts:
         self.live_phases: tuple[Phase, ...] = PHASES if config.phase == "all" else (config.phase,)
         self._broken: Fault | None = None
         """The permanent fault after which no rollout starts any more."""
+
+    def serving(self) -> AbstractAsyncContextManager[None]:
+        """What must be held open while rollouts are measured."""
+        return self.env.serving() if self.workers is None else self.workers.serving()
 
     async def measure(self, jobs: Sequence[Job], step: str) -> list[Measurement]:
         """Measure every job; `step` names the batch for a person.
@@ -344,19 +351,25 @@ class Rollouts:
         return stored
 
     async def _episode(self, job: Job, endpoint: int) -> Episode:
-        (slot,) = self.env.slots(job.task.with_system_prompt(job.prompt))
+        task, context = job.task.with_system_prompt(job.prompt), self.endpoints.contexts[endpoint]
         self.budget.attempted += 1
+        calls: Calls = {}
         traces: list[Trace] = []
         kept: set[str] = set()
         try:
-            context = self.endpoints.contexts[endpoint]
-            episode = await self.env.run_slot(slot, context, on_trace=traces.append)
+            if self.workers is not None:
+                episode = await self.workers.run(task, context, calls)
+            else:
+                (slot,) = self.env.slots(task)
+                episode = await self.env.run_slot(slot, context, on_trace=traces.append)
             kept = {trace.id for trace in episode.traces}
         finally:
             # What the host's own retries threw away, or an interrupt: paid for all the same.
             for trace in traces:
                 if trace.id not in kept:
                     note_calls(trace_calls(trace), self.journal, self.budget)
+            lost = [rows for trace_id, rows in calls.items() if trace_id not in kept]
+            note_calls(recorded_calls({"traces": lost}), self.journal, self.budget)
         return episode
 
     def _adapt(self, place: int, episode: Episode, verdict: Verdict) -> None:

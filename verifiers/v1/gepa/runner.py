@@ -171,7 +171,7 @@ def _optimize(run: Run) -> tuple[Outcome, BaseException | None]:
     """The run itself; its outcome, and what cut it short if anything did."""
     rollouts, drive = run.adapter.rollouts, run.adapter.drive
     run_dir = rollouts.journal.run_dir
-    serving = Held(rollouts.env.serving())
+    serving = Held(rollouts.serving())
     try:
         ending = _phases(run, serving)
     except KeyboardInterrupt as stop:

@@ -1,0 +1,125 @@
+"""Episodes in worker processes: the same run, also where one of them is killed."""
+
+import os
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import BASE, Request, Run, run, scripted, steady, steady_student, steady_teacher
+from verifiers.v1.gepa.checks import ConfigError, check_workers
+from verifiers.v1.gepa.dataset import split_tasks
+from verifiers.v1.gepa.plan import load_env
+from verifiers.v1.gepa.sources import parse_config
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the workers in /proc")
+
+FLAGS = ["--max-total-rollouts", "40"]
+
+
+def workers() -> list[int]:
+    """The process ids of this process's workers."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            line = (folder / "cmdline").read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if parent == os.getpid() and b"gepa/worker.py" in line:
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+def measured(done: Run) -> Counter[tuple[Any, ...]]:
+    """What each measured line of the journal says about its rollout."""
+    lines = [line for line in done.lines("traces.jsonl") if line["gepa"]["verdict"] == "measured"]
+    return Counter(
+        (
+            *(line["gepa"][name] for name in ("phase", "candidate", "task", "score", "charged")),
+            line["traces"][0]["info"]["feedback"],
+            tuple(node["message"]["content"] for node in line["traces"][0]["nodes"]),
+        )
+        for line in lines
+    )
+
+
+def same(one: Run, other: Run) -> None:
+    assert one.status == other.status == 0
+    assert one.prompt == other.prompt
+    assert one.candidates == other.candidates
+    for key in ("val_means", "parents", "tokens", "finish_reason"):
+        assert one.result[key] == other.result[key], key
+    assert one.result["rollouts"]["charged"] == other.result["rollouts"]["charged"]
+    assert measured(one) == measured(other)
+
+
+def test_two_workers_give_the_same_run_which_can_be_gone_on_with_without_them(
+    tmp_path: Path,
+) -> None:
+    with steady() as endpoint:
+        alone = run(endpoint, tmp_path, *FLAGS)
+        spread = run(endpoint, tmp_path, *FLAGS, "--workers", "2")
+        same(alone, spread)
+        assert len(alone.candidates) > 1
+        assert spread.result["rollouts"]["failed"] == 0
+        assert not workers()
+        longer = ["--max-total-rollouts", "60"]
+        again = [*longer, "--run.name", spread.folder.name, "--resume"]
+        assert run(endpoint, tmp_path, *again).status == 0
+    assert spread.result["rollouts"]["charged"] > 40
+    assert spread.result["rollouts"]["replayed"] > 0
+
+
+def test_a_worker_that_is_killed_costs_an_attempt_and_decides_nothing(tmp_path: Path) -> None:
+    killed = threading.Event()
+
+    def student(request: Request) -> str:
+        if not killed.is_set():
+            killed.set()
+            os.kill(workers()[0], signal.SIGKILL)
+        return steady_student(request)
+
+    with steady() as endpoint:
+        alone = run(endpoint, tmp_path, *FLAGS)
+    with scripted(student, steady_teacher) as endpoint:
+        spread = run(endpoint, tmp_path, *FLAGS, "--workers", "2", "-c", "4")
+    same(alone, spread)
+    failed = [
+        line for line in spread.lines("traces.jsonl") if line["gepa"]["verdict"] == "transient"
+    ]
+    assert failed
+    causes = {line["gepa"]["cause"] for line in failed}
+    assert causes == {"WorkerError: a worker process ended (killed by SIGKILL)"}
+    assert spread.result["rollouts"]["failed"] == len(failed)
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--workers", "8", "-c", "4"], "--workers 8 is more than --max-concurrent 4"),
+        (["--workers", "2", "--interception.type", "server"], "use --interception.type elastic"),
+        (["--workers", "0"], "--workers"),
+    ],
+)
+def test_what_cannot_work_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], flags: list[str], words: str
+) -> None:
+    with steady() as endpoint:
+        refused = run(endpoint, tmp_path, *FLAGS, *flags)
+    assert refused.status == 2
+    assert words in capfd.readouterr().err
+    assert not endpoint.requests
+
+
+def test_a_task_that_is_more_than_its_data_is_refused(tmp_path: Path) -> None:
+    config, _ = parse_config([*BASE, "--workers", "2", "-o", str(tmp_path)])
+    env = load_env(config)
+    split = split_tasks(env.taskset, config)
+    check_workers(env, config, split)
+    vars(split.val[0])["opened"] = object()
+    with pytest.raises(ConfigError, match="a worker gets a task's data alone"):
+        check_workers(env, config, split)

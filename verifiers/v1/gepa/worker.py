@@ -1,0 +1,34 @@
+"""A process that runs episodes for `workers.py`: the host's env server, alone in it.
+
+It is run as a program: `worker.py` with one line of JSON on standard input, and it serves till that
+is closed, which the system does for a parent that was killed.
+"""
+
+import json
+import logging
+import sys
+from typing import Any
+
+
+class Parent:
+    """What the host's server listens to for the end of its parent, like the pipe of a pool."""
+
+    def recv(self) -> None:
+        sys.stdin.buffer.read()
+
+
+def main() -> None:
+    order: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    sys.path[:] = order["path"]  # what the parent can import, this must
+    from verifiers.v1.serve.pool import serve_env
+    from verifiers.v1.utils.logging import LIBRARY_LOGGER, setup_logging
+
+    setup_logging("WARNING")
+    logging.getLogger(f"{LIBRARY_LOGGER}.interception").setLevel("ERROR")
+    serve_env(
+        max_workers=1, address=order["address"], death_pipe=Parent(), config_data=order["config"]
+    )
+
+
+if __name__ == "__main__":
+    main()

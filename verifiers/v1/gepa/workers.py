@@ -1,0 +1,200 @@
+"""Episodes in processes of their own on this machine, where one core is what limits a run.
+
+Each worker is one of the host's env servers, with a client of its own here: an episode goes to the
+one with the least to do. The host's pool has a broker in between, which never notices that a worker
+has died; here that fails the worker's episodes, as a fault that may pass, and starts another one.
+Judging, budget and journal stay with the run.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import json
+import logging
+import signal
+import sys
+import tempfile
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from typing import Any
+
+import verifiers.v1 as vf
+from verifiers.v1.clients import ModelContext
+from verifiers.v1.env import Env
+from verifiers.v1.episode import EnvInfo, Episode
+from verifiers.v1.gepa import worker as program
+from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.serve import EnvClient
+from verifiers.v1.task import Task
+from verifiers.v1.trace import Error, TraceTask
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS = 600.0
+"""How long a worker may take till it serves. Importing takes seconds, on a busy machine minutes."""
+
+STOP_SECONDS = 15.0
+"""How long it may take to free what it holds before it is killed."""
+
+STDERR = 2
+
+Calls = dict[str, dict[str, list[dict[str, Any]]]]
+"""By trace, what a worker has said so far of its calls, as in a line of `traces.jsonl`."""
+
+
+class Worker:
+    """A process and the client to it."""
+
+    def __init__(self, process: Process, address: str) -> None:
+        self.process = process
+        self.client = EnvClient(address)
+        self.ended = asyncio.create_task(process.wait())
+        self.busy = 0
+        """Episodes that it runs."""
+
+    @property
+    def alive(self) -> bool:
+        return not self.ended.done()
+
+    async def stop(self) -> None:
+        """End it, in order if it still can."""
+        await self.client.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            async with asyncio.timeout(STOP_SECONDS):
+                await asyncio.shield(self.ended)
+        except TimeoutError:
+            self.process.kill()
+            await self.ended
+
+
+class Workers:
+    """`count` workers for the episodes of one env."""
+
+    def __init__(self, env: Env, config: GEPAConfig, count: int) -> None:
+        self._env_id = env.config.env_id
+        self._config = worker_config(config)
+        self._count = count
+        self._numbers = itertools.count()
+        self._folder = ""
+        self._places: list[asyncio.Task[Worker]] = []
+        """The worker of each place, or its start."""
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[None]:
+        """Hold the workers. Raises `Fault` where one does not start."""
+        # A socket's path must be short, which not every TMPDIR is.
+        with tempfile.TemporaryDirectory(prefix="gepa-workers-", dir="/tmp") as self._folder:
+            self._places = [asyncio.create_task(self._start()) for _ in range(self._count)]
+            try:
+                await asyncio.gather(*self._places)
+                yield
+            finally:
+                for place in self._places:
+                    place.cancel()
+                workers = await asyncio.gather(*self._places, return_exceptions=True)
+                stops = [one.stop() for one in workers if isinstance(one, Worker)]
+                await asyncio.gather(*stops, return_exceptions=True)
+
+    async def run(self, task: Task, context: ModelContext, calls: Calls) -> Episode[Any, Any, Any]:
+        """One episode. Where no worker finished it, an episode without traces that says why.
+        `calls` is filled while it runs: it holds also what is not in the episode in the end. Raises
+        `Fault` where a worker has to be started again and can't be."""
+
+        def note(delta: dict[str, Any]) -> None:
+            of_trace = calls.setdefault(delta["trace"], {"calls": [], "extra_usage": []})
+            for name, items in of_trace.items():
+                items += delta.get(name, ())
+
+        worker = await self._take()
+        worker.busy += 1
+        data = task.data.model_dump(mode="json")
+        running = asyncio.create_task(
+            worker.client.run(context.client, context.model, context.sampling, data, note)
+        )
+        try:
+            await asyncio.wait({running, worker.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                return running.result()
+            return self._failed(task, f"a worker process ended ({_status(worker)})")
+        except RuntimeError as error:  # the server's words
+            return self._failed(task, f"a worker gave no episode: {error}")
+        finally:
+            worker.busy -= 1
+            if not running.done():
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+    async def _take(self) -> Worker:
+        """The worker with the least to do; the dead are replaced meanwhile."""
+        while True:
+            ready: list[Worker] = []
+            for number, place in enumerate(self._places):
+                if not place.done():
+                    continue
+                worker = place.result()
+                if worker.alive:
+                    ready.append(worker)
+                    continue
+                logger.warning("a worker process ended (%s): starting another", _status(worker))
+                self._places[number] = asyncio.create_task(self._replace(worker))
+            if ready:
+                return min(ready, key=lambda worker: worker.busy)
+            await asyncio.wait(self._places, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _replace(self, dead: Worker) -> Worker:
+        await dead.stop()
+        return await self._start()
+
+    async def _start(self) -> Worker:
+        # A new address each time: the client of a dead one would send its requests to the next.
+        address = f"ipc://{self._folder}/{next(self._numbers)}"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # the folder of the program holds modules named like some of the library
+            str(program.__file__),
+            stdin=PIPE,
+            stdout=STDERR,
+            start_new_session=True,  # a Ctrl-C is the run's to handle
+        )
+        worker = Worker(process, address)
+        starting = asyncio.create_task(worker.client.wait_for_server_startup(START_SECONDS))
+        try:
+            order = {"path": sys.path, "address": address, "config": self._config}
+            assert process.stdin is not None
+            process.stdin.write(json.dumps(order).encode() + b"\n")
+            await asyncio.wait({starting, worker.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if not starting.done():
+                raise Fault(f"a worker process could not start ({_status(worker)}): see above")
+            starting.result()
+        except BaseException:
+            starting.cancel()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()  # it holds nothing yet
+            await asyncio.gather(starting, worker.stop(), return_exceptions=True)
+            raise
+        return worker
+
+    def _failed(self, task: Task, message: str) -> Episode:
+        about: TraceTask[Any] = TraceTask(
+            type=type(task).__name__, data=task.data, key=task.key, hash=task.hash
+        )
+        error = Error(type="WorkerError", message=message)
+        return Episode(env=EnvInfo(id=self._env_id), task=about, errors=[error])
+
+
+def worker_config(config: GEPAConfig) -> dict[str, Any]:
+    """The env of `config` alone, as JSON: what a worker builds it from."""
+    fields = set(vf.env_config_type(config.taskset.id, config.id).model_fields)
+    data = config.model_dump(mode="json", include=fields)
+    data["taskset"]["system_prompt"] = None  # a worker gets it with each task
+    return data
+
+
+def _status(worker: Worker) -> str:
+    code = worker.process.returncode
+    if code is not None and code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit status {code}"
