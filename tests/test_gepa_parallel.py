@@ -116,6 +116,7 @@ def test_max_reflections_is_no_more_than_said(tmp_path: Path) -> None:
 def test_parents_share_the_proposals_of_an_iteration(tmp_path: Path, parents: int) -> None:
     with scripted(moody_student, steady_teacher) as endpoint:
         args = [*FOUR, "--parents-per-iteration", str(parents), "--max-total-rollouts", "400"]
+        args += ["--seed", "1"]  # one that finds several good prompts early
         done = run(endpoint, tmp_path, *args, base=LARGE)
     iterations: dict[int, list[int]] = {}
     for line in done.lines("proposals.jsonl"):

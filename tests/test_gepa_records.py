@@ -1,5 +1,6 @@
 """What the teacher reads about a rollout."""
 
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,6 @@ import pytest
 import verifiers.v1 as vf
 from verifiers.v1 import graph
 from verifiers.v1.gepa.records import (
-    EXAMPLES_CHARS,
-    RECORD_CHARS,
     build_record,
     hidden_texts,
     render_records,
@@ -28,7 +27,7 @@ from verifiers.v1.types import (
     ToolMessage,
     UserMessage,
 )
-from verifiers.v1.utils.texts import shorten
+from verifiers.v1.utils.texts import shares, shorten
 
 PNG = "data:image/png;base64," + "iVBORw0KGgo" * 40
 
@@ -72,7 +71,7 @@ def test_a_plain_reply() -> None:
     made.record_reward("right", 1.0, 0.5)
     assert record(made) == {
         "Task input": "2 + 2?",
-        "Conversation": "[assistant]\n4",
+        "Conversation": ["[assistant]\n4"],
         "Score": 0.5,
     }
 
@@ -96,18 +95,18 @@ def test_tool_calls_and_results_are_part_of_the_conversation() -> None:
     first = AssistantMessage(content="Let me see.", tool_calls=[call])
     result = ToolMessage(tool_call_id="c1", name="calc_add", content="4")
     made = trace((asked(), first), ([*asked(), first, result], AssistantMessage(content="It's 4.")))
-    assert record(made)["Conversation"] == (
-        '[assistant]\nLet me see.\n[calls calc_add({"a": 2, "b": 2})]\n\n'
-        "[tool calc_add]\n4\n\n"
-        "[assistant]\nIt's 4."
-    )
+    assert record(made)["Conversation"] == [
+        '[assistant]\nLet me see.\n[calls calc_add({"a": 2, "b": 2})]',
+        "[tool calc_add]\n4",
+        "[assistant]\nIt's 4.",
+    ]
 
 
 def test_an_empty_reply_and_none_are_told_apart() -> None:
-    assert record(trace((asked(), AssistantMessage(content=""))))["Conversation"] == (
+    assert record(trace((asked(), AssistantMessage(content=""))))["Conversation"] == [
         "[assistant]\n(empty)"
-    )
-    assert record(trace())["Conversation"] == "(no reply)"
+    ]
+    assert record(trace())["Conversation"] == ["(no reply)"]
 
 
 def test_a_prompt_of_messages_with_an_image() -> None:
@@ -119,7 +118,7 @@ def test_a_prompt_of_messages_with_an_image() -> None:
     made.info["feedback"] = f"the picture {PNG} shows a dog"
     shown = record(made)
     assert shown["Task input"] == "[user]\nWhat is it?\n[image]"
-    assert shown["Conversation"] == "[assistant]\nA cat"
+    assert shown["Conversation"] == ["[assistant]\nA cat"]
     assert shown["Feedback"] == f"the picture [binary data, {len(PNG)} characters] shows a dog"
 
 
@@ -159,24 +158,67 @@ def test_long_parts_lose_their_middle_and_say_so() -> None:
     assert shorten("abcdefghijkl", 6) == "abcd\n[... 6 characters left out ...]\nkl"
 
 
+LONG: dict[str, Any] = {
+    "Task input": "i" * 100_000,
+    "Conversation": [f"[assistant]\n{'c' * 16_000}"] * 64,
+    "Score": 0.5,
+    "Feedback": "f" * 5_000,
+    "notes": ["n" * 1000] * 100,
+}
+"""A record of more than 1 MB."""
+
+
 @pytest.mark.parametrize("count", [1, 3, 20])
-def test_a_request_is_bounded_however_long_its_records_are(count: int) -> None:
-    long = {
-        "Task input": "i" * 100_000,
-        "Conversation": "c" * 1_000_000,
-        "Score": 0.5,
-        "Feedback": "f" * 100_000,
-        "notes": ["n" * 1000] * 100,
-    }
-    text = render_records([long] * count)
-    marks = 200 * 5 * count
-    assert len(text) <= min(RECORD_CHARS * count, EXAMPLES_CHARS) + marks
+def test_records_are_bounded_however_long_they_are(count: int) -> None:
+    text = render_records([LONG] * count, 80_000)
+    assert 70_000 < len(text) <= 80_000
     for letter in "icfn":
         assert text.count(letter * 30) >= count
+    assert text.count("characters left out") >= 3 * count
+
+
+def test_feedback_stays_whole_and_every_long_message_loses_as_much() -> None:
+    short = {"Task input": "2 + 2?", "Conversation": ["[assistant]\n4"], "Score": 1.0}
+    text = render_records([LONG, short], 60_000)
+    assert LONG["Feedback"] in text
+    assert text.endswith(
+        "### Task input\n2 + 2?\n\n### Conversation\n[assistant]\n4\n\n### Score\n1.0"
+    )
+    turns = text.partition("### Conversation\n")[2].partition("\n\n### Score")[0]
+    cuts = [part for part in turns.split("[assistant]\n") if part]
+    assert len(cuts) == 64
+    assert len({part.strip() for part in cuts}) == 1  # the same beginning, mark and end
+    assert cuts[0].startswith("ccc")
+    assert cuts[0].strip().endswith("ccc")
+
+
+def test_of_very_many_messages_the_first_and_the_last_stay() -> None:
+    many = {"Conversation": [f"[assistant]\nturn {n}" for n in range(10_000)]}
+    text = render_records([many], 20_000)
+    assert 19_000 < len(text) <= 20_000
+    assert "turn 0\n\n[assistant]\nturn 1\n" in text
+    assert text.endswith("turn 9998\n\n[assistant]\nturn 9999")
     assert "characters left out" in text
 
 
+def test_what_is_short_stays_whole_and_the_rest_shares_alike() -> None:
+    assert shares([], 10) == []
+    assert shares([3, 100, 5, 100], 28) == [3, 10, 5, 10]
+    assert shares([3, 4], 7) == [3, 4]
+    assert shares([5, 5], -1) == [0, 0]
+
+
 def test_records_are_rendered_in_order() -> None:
-    assert render_records([{"Task input": "a", "Score": 1.0}, {"Task input": "b"}]) == (
+    assert render_records([{"Task input": "a", "Score": 1.0}, {"Task input": "b"}], 1000) == (
         "## Example 1\n\n### Task input\na\n\n### Score\n1.0\n\n## Example 2\n\n### Task input\nb"
     )
+
+
+def test_rendering_takes_no_more_memory_than_what_is_shown() -> None:
+    tracemalloc.start()
+    try:
+        render_records([LONG] * 20, 80_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 5_000_000  # the records have 25 MB

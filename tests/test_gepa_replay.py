@@ -1,8 +1,10 @@
 """A resume is the same program run again, whatever made the first run special."""
 
 import itertools
+import json
 import os
 import sys
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from tests.support import BASE, Reply, Request, Run, fenced, good_student, run, scripted, turns
 from tests.test_gepa_resume import resumed
 from verifiers.v1.cli.gepa import main
+from verifiers.v1.gepa.replay import Replay
 
 FILES = ("candidates.json", "run_log.json", "best_system_prompt.txt")
 
@@ -309,3 +312,20 @@ def test_one_timeout_set_leaves_the_others_at_their_defaults(tmp_path: Path) -> 
     saved.write_text('{"num_rollouts": 1, "env": {"timeout": {"episode": null, "finalize": null}}}')
     config, _ = parse_config(["board-v1", "@", str(saved)])
     assert config.timeout.episode == 1800.0
+
+
+def test_teacher_exchanges_stay_in_the_file_until_they_are_asked_for(tmp_path: Path) -> None:
+    rows = [
+        {"key": f"k{n % 20}", "verdict": "proposal", "reply": f"{n} {'x' * 500_000}"}
+        for n in range(40)
+    ]
+    (tmp_path / "reflections.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tracemalloc.start()
+    try:
+        replay = Replay.load(tmp_path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 5_000_000  # the file has 20 MB
+    assert [replay.exchange("k3"), replay.exchange("k3")] == [rows[3], rows[23]]
+    assert replay.exchange("k3") is None

@@ -76,6 +76,8 @@ class BoardConfig(vf.TasksetConfig):
     """Yield `size` questions over and over."""
     messages: bool = False
     """Prompts as lists of messages."""
+    suffix: str = ""
+    """What every question ends with; `{number}` is its number."""
 
 
 class BoardTaskset(vf.Taskset[BoardTask, BoardConfig]):  # type: ignore[type-var]
@@ -93,7 +95,7 @@ class BoardTaskset(vf.Taskset[BoardTask, BoardConfig]):  # type: ignore[type-var
 
     def _task(self, number: int) -> BoardTask:
         system = {"same": "Answer.", "none": None, "different": f"Answer {number}."}
-        text = f"question {number}"
+        text = f"question {number}{self.config.suffix.replace('{number}', str(number))}"
         prompt = [vf.UserMessage(content=text)] if self.config.messages else text
         tags = {"easy", "short", f"n{number}", "text"}
         data = BoardData(prompt=prompt, system_prompt=system[self.config.system], tags=tags)

@@ -23,6 +23,7 @@ from verifiers.v1.gepa.files import IDENTITY_FILE, OWN_FILES, RESULT_FILE, TRACE
 from verifiers.v1.gepa.identity import OWN_FIELDS
 from verifiers.v1.gepa.money import missing_prices
 from verifiers.v1.gepa.privacy import SECRET_NAME
+from verifiers.v1.gepa.quality import unmet
 from verifiers.v1.utils.loaders import harness_class
 from verifiers.v1.utils.prime import load_prime_config
 
@@ -272,6 +273,14 @@ def check_cache(config: GEPAConfig) -> None:
         raise ConfigError(f"--evaluation-cache: {error}") from error
     if not os.access(config.evaluation_cache, os.W_OK):
         raise ConfigError(f"--evaluation-cache: {config.evaluation_cache} can't be written")
+
+
+def check_prompt(config: GEPAConfig, seed_prompt: str) -> None:
+    """The seed prompt must meet what every proposal must. Raises `ConfigError`."""
+    if not all(text.strip() for text in config.protect):
+        raise ConfigError("--protect holds a blank text, which every prompt would do without")
+    if unfit := unmet(seed_prompt, config.max_prompt_chars, config.protect):
+        raise ConfigError(f"the seed prompt can't be used: {unfit}")
 
 
 def check_reuse(config: GEPAConfig) -> None:

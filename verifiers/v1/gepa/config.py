@@ -28,6 +28,7 @@ from verifiers.v1.gepa.options import (
     FaultOptions,
     LimitOptions,
     PriceOptions,
+    PromptOptions,
     SearchOptions,
 )
 from verifiers.v1.gepa.settings import env_ids, fold_env, parsed, with_environment
@@ -46,7 +47,13 @@ class RunConfig(BaseConfig):
 
 
 class GEPAConfig(
-    SearchOptions, LimitOptions, PriceOptions, EvaluationOptions, FaultOptions, vf.EnvConfig
+    SearchOptions,
+    PromptOptions,
+    LimitOptions,
+    PriceOptions,
+    EvaluationOptions,
+    FaultOptions,
+    vf.EnvConfig,
 ):
     """One GEPA run: the environment, the models, the split, the budget."""
 

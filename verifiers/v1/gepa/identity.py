@@ -18,7 +18,7 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import NAMES, Split
 from verifiers.v1.gepa.files import IDENTITY_FILE
 from verifiers.v1.gepa.journal import prompt_digest
-from verifiers.v1.gepa.template import TEMPLATE
+from verifiers.v1.gepa.template import PARTS
 from verifiers.v1.utils.texts import shorten, write_text
 
 OWN_FIELDS = frozenset(GEPAConfig.model_fields) - frozenset(vf.EnvConfig.model_fields)
@@ -70,8 +70,11 @@ def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str
             "model": config.teacher[0],
             "sampling": config.reflection_sampling.model_dump(mode="json", exclude_none=True),
             "columns": config.reflection_columns,
-            "template": prompt_digest(TEMPLATE),
+            "template": prompt_digest("".join(PARTS)),
+            "chars": config.max_reflection_chars,
         },
+        "max_prompt_chars": config.max_prompt_chars,
+        "protect": config.protect,
         "seed": config.seed,
         "seed_prompt": seed_prompt,
         **{name: getattr(config, name) for name in SEARCH_FIELDS},

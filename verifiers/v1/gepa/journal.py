@@ -63,16 +63,16 @@ class Stamp(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """An episode in the record: it stays in the file till it is asked for."""
+    """A line of the record, which stays in the file till it is asked for."""
 
-    episode_id: str
+    name: str
+    """The id of an episode, the key of a teacher exchange."""
     path: Path
     offset: int
-    """Of its line, in bytes."""
+    """Where the line starts, in bytes."""
     size: int
 
     def line(self) -> bytes:
-        """The episode's line of `traces.jsonl`."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             return file.read(self.size)

@@ -63,6 +63,20 @@ class SearchOptions(BaseConfig):
     propose nothing from a minibatch where every task has it."""
 
 
+class PromptOptions(BaseConfig):
+    """What a prompt must be like, and how much of it all the teacher reads."""
+
+    max_prompt_chars: int | None = Field(None, ge=1)
+    """Characters that a prompt may have. A longer proposal costs no rollout; the teacher knows the
+    limit. None = no limit."""
+    protect: list[str] = Field(default_factory=list)
+    """Texts that must stay in the prompt, word for word. A proposal that lacks one costs no
+    rollout; the teacher is told."""
+    max_reflection_chars: int = Field(100_000, ge=20_000)
+    """Characters of a request to the teacher. The current prompt goes whole; the examples share the
+    rest, at least a quarter of this, and lose the middle of what is long."""
+
+
 class LimitOptions(BaseConfig):
     """When the search stops before its budget is spent; a resume may change them."""
 

@@ -56,6 +56,7 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
         env.taskset.system_prompt = read_text(config.taskset.system_prompt)
     split = split_tasks(env.taskset, config)
     prompt = seed_prompt(split.tasks, config)
+    checks.check_prompt(config, prompt)
     checks.check_workers(env, config, split)
     warnings = checks.check_delivery(config, split)
     table = checks.check_budget(config, split)

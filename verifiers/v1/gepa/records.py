@@ -3,7 +3,8 @@
 A record holds the task's input, the whole conversation in readable form, what every reward and
 metric was, the taskset's feedback, and how the rollout ended: what a person would want in order to
 say what the prompt lacks. It holds nothing that names the run or the machine (ids, paths, keys),
-and it is bounded: long parts lose their middle, images and other binary data become a placeholder.
+and it is bounded: what is long loses its middle, the longest first, message by message of the
+conversation; images and other binary data become a placeholder.
 """
 
 import json
@@ -28,23 +29,20 @@ from verifiers.v1.types import (
     ToolMessage,
     UserMessage,
 )
-from verifiers.v1.utils.texts import shorten
+from verifiers.v1.utils.texts import cut, shares, shorten
 
 Record = dict[str, Any]
 
-EXAMPLES_CHARS = 60_000
-"""Size of all records of one teacher request, in characters (about 15,000 tokens of English)."""
+FEEDBACK, CONVERSATION = "Feedback", "Conversation"
 
-RECORD_CHARS = 20_000
-"""Size of one record, in characters, where few share the request."""
-
-SHARES = {"Task input": 0.25, "Conversation": 0.45, "Feedback": 0.2}
-"""How a record's size is divided; everything else shares the rest."""
+LEAST_MESSAGE = 200
+"""Characters. Where so many messages share a conversation's size that each would get less, it loses
+the messages of its middle instead."""
 
 ORDINARY_STOP = "agent_completed"
 
 DATA_URL = re.compile(r"data:[\w.+/-]*;base64,[A-Za-z0-9+/=]+")
-BASE64 = re.compile(r"[A-Za-z0-9+/]{512,}={0,2}")
+BASE64 = re.compile(r"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{512,}={0,2}")
 
 
 def build_record(trace: WireTrace, score: float, columns: Sequence[str]) -> Record:
@@ -56,13 +54,13 @@ def trace_record(trace: WireTrace, score: float, columns: Sequence[str] = ()) ->
     """What there is to read about one trace, by title, as it is."""
     record: Record = {
         "Task input": _input(trace.task.data.prompt),
-        "Conversation": _conversation(trace),
+        CONVERSATION: _conversation(trace),
         "Score": score,
     }
     if len(parts := _parts(trace)) > 1:
         record["Score in parts"] = parts
     if feedback := trace.info.get("feedback"):
-        record["Feedback"] = feedback
+        record[FEEDBACK] = feedback
     if trace.stop_condition not in (None, ORDINARY_STOP):
         record["Ended by"] = trace.stop_condition
     if trace.is_truncated:
@@ -93,13 +91,15 @@ def without(records: Sequence[Record], hide: Mapping[str, str]) -> list[Record]:
     return [_cleaned(record, hide) for record in records]
 
 
-def render_records(records: Sequence[Record]) -> str:
-    """All records of a request as text, each cut to its share of `EXAMPLES_CHARS`."""
-    size = min(RECORD_CHARS, EXAMPLES_CHARS // max(len(records), 1))
-    return "\n\n".join(
-        f"## Example {number}\n\n{_render(record, size)}"
-        for number, record in enumerate(records, 1)
-    )
+def render_records(records: Sequence[Record], room: int) -> str:
+    """All records of a request as text, in at most `room` characters. Short ones are whole, the
+    others share what is left."""
+    parts = [_parts_of(record) for record in records]
+    heads = [f"## Example {number}\n\n" for number in range(1, len(records) + 1)]
+    lengths = [sum(map(_length, one.values())) for one in parts]
+    sizes = shares(lengths, room - sum(len(head) + 2 for head in heads))
+    texts = [_render(one, size) for one, size in zip(parts, sizes, strict=True)]
+    return cut("\n\n".join(map("".join, zip(heads, texts, strict=True))), room)
 
 
 def hidden_texts(paths: Iterable[Path]) -> dict[str, str]:
@@ -118,15 +118,48 @@ def hidden_texts(paths: Iterable[Path]) -> dict[str, str]:
     return hide
 
 
-def _render(record: Record, size: int) -> str:
-    rest = [key for key in record if key not in SHARES]
-    other = int(size * (1 - sum(SHARES.values())) / max(len(rest), 1))
-    texts = []
+def _parts_of(record: Record) -> dict[str, list[str]]:
+    """Each part of a record as texts that follow one another: its heading, and one text, or one per
+    message of the conversation."""
+    parts = {}
     for key, value in record.items():
-        limit = int(size * SHARES[key]) if key in SHARES else other
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        texts.append(f"### {key}\n{shorten(text, limit)}")
-    return "\n\n".join(texts)
+        if key == CONVERSATION:
+            texts = value
+        else:
+            texts = [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)]
+        parts[key] = [f"### {key}", *texts]
+    return parts
+
+
+def _length(texts: Sequence[str]) -> int:
+    return sum(len(text) + 2 for text in texts)
+
+
+def _render(parts: Mapping[str, Sequence[str]], size: int) -> str:
+    """A record in at most about `size` characters. The feedback, which says what to learn, goes
+    first: it gets up to half of that."""
+    lengths = {key: _length(texts) for key, texts in parts.items()}
+    sizes = dict(zip(lengths, shares(list(lengths.values()), size), strict=True))
+    if FEEDBACK in lengths:
+        own = sizes[FEEDBACK] = min(lengths[FEEDBACK], max(sizes[FEEDBACK], size // 2))
+        rest = {key: length for key, length in lengths.items() if key != FEEDBACK}
+        sizes |= zip(rest, shares(list(rest.values()), size - own), strict=True)
+    return "\n\n".join(_fit(texts, sizes[key]) for key, texts in parts.items())
+
+
+def _fit(texts: Sequence[str], size: int) -> str:
+    """A heading and its texts in at most about `size` characters."""
+    heading, *messages = texts
+    room = size - len(heading) - 3
+    lengths = [len(message) for message in messages]
+    sizes = shares(lengths, room - 2 * (len(messages) - 1))
+    if lengths != sizes and max(sizes) < LEAST_MESSAGE:
+        return f"{heading}\n{cut(_joined(messages), room)}"
+    return f"{heading}\n{_joined(list(map(cut, messages, sizes)))}"
+
+
+def _joined(messages: Sequence[str]) -> str:
+    return "\n\n".join(messages)
 
 
 def _parts(trace: WireTrace) -> dict[str, float | None]:
@@ -145,8 +178,8 @@ def _input(prompt: str | Messages | None) -> str:
     return "\n\n".join(_message(message) for message in prompt)
 
 
-def _conversation(trace: WireTrace) -> str:
-    """The messages after the system prompt and the task's input."""
+def _conversation(trace: WireTrace) -> list[str]:
+    """The messages after the system prompt and the task's input, one text each."""
     messages = [message for message in trace.messages if message.role != "system"]
     prompt = trace.task.data.prompt
     if isinstance(prompt, str) and messages and isinstance(messages[0], UserMessage):
@@ -156,10 +189,10 @@ def _conversation(trace: WireTrace) -> str:
         opening = [message for message in prompt if message.role != "system"]
         if messages[: len(opening)] == opening:
             messages = messages[len(opening) :]
-    text = "\n\n".join(_message(message) for message in messages) or "(no reply)"
+    texts = [_message(message) for message in messages] or ["(no reply)"]
     if trace.num_branches > 1:
-        text = f"(the last of {trace.num_branches} branches)\n\n{text}"
-    return text
+        texts.insert(0, f"(the last of {trace.num_branches} branches)")
+    return texts
 
 
 def _message(message: Message) -> str:

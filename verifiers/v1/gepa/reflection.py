@@ -23,6 +23,7 @@ from openai.types.chat import ChatCompletion
 from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.judge import JudgeConfig
 from verifiers.v1.gepa.adapter import COMPONENT, Shown
+from verifiers.v1.gepa.attempts import Attempts
 from verifiers.v1.gepa.budget import Budget, SearchStopped
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.failures import MEASURED, Fault, Verdict, judge_error
@@ -31,10 +32,11 @@ from verifiers.v1.gepa.history import History
 from verifiers.v1.gepa.journal import Journal, prompt_digest
 from verifiers.v1.gepa.privacy import keys_of, scrub
 from verifiers.v1.gepa.proposals import NoProposal, extract_prompt
-from verifiers.v1.gepa.records import render_records, without
+from verifiers.v1.gepa.quality import Quality, describe
+from verifiers.v1.gepa.records import Record, render_records, without
 from verifiers.v1.gepa.replay import Replay
 from verifiers.v1.gepa.retries import Troubles, retry_policy
-from verifiers.v1.gepa.template import TEMPLATE
+from verifiers.v1.gepa.template import TEMPLATE, rules, tried
 from verifiers.v1.gepa.usage import note_calls, recorded_usage, reported_usage
 from verifiers.v1.judge import Judge
 from verifiers.v1.types import Usage
@@ -43,6 +45,9 @@ from verifiers.v1.utils.drive import Drive
 logger = logging.getLogger(__name__)
 
 DUPLICATE = "the proposed text is not new in this run"
+
+LEAST_SHARE = 4
+"""The examples get at least one part in so many of a request's size, however long the prompt is."""
 
 MAX_UNUSABLE = 10
 """Replies in a row that may hold no proposal before the run stops."""
@@ -147,7 +152,7 @@ class Reflection:
     def __init__(
         self,
         config: GEPAConfig,
-        seed_prompt: str,
+        quality: Quality,
         drive: Drive,
         journal: Journal,
         replay: Replay,
@@ -156,8 +161,12 @@ class Reflection:
         history: History,
     ) -> None:
         self.teacher = Teacher(config)
+        self.quality = quality
+        self.attempts = Attempts()
+        """Filled by the search's selection strategy."""
         self.counts = {"tried": 0, "duplicate": 0, "unusable": 0, "failed": 0}
-        self._attempts = config.max_attempts
+        self._chars = config.max_reflection_chars
+        self._most_attempts = config.max_attempts
         self._patience = config.throttle_patience
         self.troubles = Troubles()
         self.asking = 0
@@ -168,7 +177,7 @@ class Reflection:
         self._journal = journal
         self._replay = replay
         self._budget = budget
-        self._known = {prompt_digest(seed_prompt.rstrip())}
+        self._known = {prompt_digest(quality.seed_prompt.rstrip())}
         self._unusable_in_row = 0
         self._echoes_in_row = 0
         self._stop: BaseException | None = None
@@ -211,11 +220,19 @@ class Reflection:
         if not records:  # nothing of the minibatch could be measured
             return Request(parent, "", "")
         # What is hidden depends on this machine and its environment; the key must not.
-        raw = self.teacher.build_messages(current_prompt=parent, examples=render_records(records))
-        prompt = self.teacher.build_messages(
-            current_prompt=parent, examples=render_records(without(records, self._hide))
-        )
-        return Request(parent, str(prompt), prompt_digest(str(raw)))
+        raw = self._text(parent, records)
+        prompt = self._text(parent, without(records, self._hide))
+        return Request(parent, prompt, prompt_digest(raw))
+
+    def _text(self, parent: str, records: Sequence[Record]) -> str:
+        parts = {
+            "current_prompt": parent,
+            "tried": tried(self.attempts.render(parent)),
+            "rules": rules(self.quality.limit, self.quality.protect),
+        }
+        rest = len(TEMPLATE) + sum(map(len, parts.values()))
+        room = max(self._chars - rest, self._chars // LEAST_SHARE)
+        return str(self.teacher.build_messages(**parts, examples=render_records(records, room)))
 
     def _recall(self, request: Request) -> Answer | None:
         """The recorded answer to this very request, if the record of a resumed run holds it."""
@@ -266,7 +283,7 @@ class Reflection:
 
     async def _ask(self, prompt: str) -> Answer:
         attempts = 0
-        policy = retry_policy(self._attempts, self._patience, "teacher call", self.troubles)
+        policy = retry_policy(self._most_attempts, self._patience, "teacher call", self.troubles)
 
         async def attempt() -> Answer:
             nonlocal attempts
@@ -301,6 +318,8 @@ class Reflection:
             return ReflectionProposal(new_texts={})
         self._unusable_in_row = self._echoes_in_row = 0
         self._history.replied(request.parent, shown, text, "", tokens)
+        for line in describe(self.quality.flags(text, request.parent)):
+            logger.info("the proposed prompt %s", line)
         return ReflectionProposal(
             new_texts={COMPONENT: text},
             prompts={COMPONENT: request.prompt},
@@ -313,11 +332,14 @@ class Reflection:
             who = "the teacher refused" if refused else "the teacher's endpoint failed"
             return NoProposal(f"{who}: {answer.verdict.cause}")
         text = extract_prompt(answer.text, answer.finish_reason)
-        if isinstance(text, str):
-            digest = prompt_digest(text.rstrip())
-            if digest in self._known:
-                return NoProposal(DUPLICATE)
-            self._known.add(digest)
+        if isinstance(text, NoProposal):
+            return text
+        digest = prompt_digest(text.rstrip())
+        if digest in self._known:
+            return NoProposal(DUPLICATE)
+        if unfit := self.quality.refusal(text):
+            return NoProposal(f"the proposed text can't be used: {unfit}")
+        self._known.add(digest)
         return text
 
     def _count(self, verdict: Verdict, reason: str) -> None:

@@ -54,7 +54,7 @@ class Replay:
 
     def __init__(self) -> None:
         self._rollouts: dict[tuple[Key, int], Recorded] = {}
-        self._exchanges: defaultdict[str, deque[dict[str, Any]]] = defaultdict(deque)
+        self._exchanges: defaultdict[str, deque[Stored]] = defaultdict(deque)
         self._given_up: set[tuple[Key, int]] = set()
         self._asked: Counter[Key] = Counter()
         self.failed = 0
@@ -125,7 +125,7 @@ class Replay:
     def exchange(self, key: str) -> dict[str, Any] | None:
         """The next recorded exchange of this key (`Reflection` says what that is)."""
         queue = self._exchanges.get(key)
-        return queue.popleft() if queue else None
+        return from_json(queue.popleft().line()) if queue else None
 
     def check_at_end(self, step: str) -> None:
         """Called before `step` of the search goes out live: raises `Divergence` if the search's
@@ -153,10 +153,9 @@ class Replay:
             self.failed += 1
             self.calls += calls
 
-    def _take_exchange(self, row: dict[str, Any], *_: object) -> None:
-        del row["prompt"]  # large, and asked for by its key
+    def _take_exchange(self, row: dict[str, Any], path: Path, offset: int, size: int) -> None:
         if row["verdict"] != "failed":  # there the run stopped; a resumed one asks again
-            self._exchanges[row["key"]].append(row)
+            self._exchanges[row["key"]].append(Stored(row["key"], path, offset, size))
 
     def _take_decision(self, row: dict[str, Any], *_: object) -> None:
         if row["decision"] == "dropped":

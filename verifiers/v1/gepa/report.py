@@ -32,6 +32,7 @@ from verifiers.v1.gepa.files import (
 )
 from verifiers.v1.gepa.hints import hints
 from verifiers.v1.gepa.identity import LIMIT_FIELDS, OWN_FIELDS, PACKAGES, run_identity
+from verifiers.v1.gepa.quality import Flag
 from verifiers.v1.gepa.replay import RecordError, Replay
 from verifiers.v1.gepa.rundir import resume_command, write_json
 from verifiers.v1.utils.texts import write_text
@@ -64,6 +65,8 @@ class Outcome:
     where the seed prompt's val pass did not end."""
     parents: list[int | None]
     """Index of each candidate's parent, None for the seed prompt."""
+    prompt_flags: list[list[Flag]]
+    """What there is to look at in each candidate."""
     evaluation: Evaluation
     """The phases after the search."""
     unvalidated: list[str]
@@ -137,6 +140,12 @@ def result_object(outcome: Outcome, config: GEPAConfig, split: Split) -> dict[st
         "best_val_mean": outcome.best_val_mean,
         "val_means": outcome.val_means,
         "parents": outcome.parents,
+        "candidate_chars": [len(text) for text in outcome.candidates],
+        "prompt_flags": [
+            {"candidate": index, **flag}
+            for index, flags in enumerate(outcome.prompt_flags)
+            for flag in flags
+        ],
         "validated_means": {str(index): mean for index, mean in evaluation.validated.items()},
         "test": [
             {"idx": t.idx, "hash": t.hash, "baseline": t.baseline, "deployed": t.deployed}

@@ -140,8 +140,8 @@ class Rollouts:
         budget, `Divergence` where the record of a resumed run holds something else, `Fault` as soon
         as a fault is permanent; what was measured until then is in the journal and counted.
         """
-        if self._reuse is None or any(job.phase != "optimize" for job in jobs):
-            return await self._run(jobs, step)
+        if self._reuse is None or any(job.split != "train" for job in jobs):
+            return await self._run(jobs, step)  # a val pass asks for nothing again
         keys = [self._key(job) for job in jobs]
         fresh = self._reuse.fresh(keys)
         ran = iter(await self._run(list(compress(jobs, fresh)), step))
@@ -234,7 +234,7 @@ class Rollouts:
         self._count(job, measured=True)
         stamp, stored = recorded.stamp, recorded.stored
         kept = stored if job.keep else None
-        name = stored.episode_id
+        name = stored.name
         measured = Measurement(stamp.score, stamp.cause, occurrence, name, kept, False, stored)
         return occurrence, measured
 

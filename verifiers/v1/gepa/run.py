@@ -13,6 +13,7 @@ from verifiers.v1.gepa.evaluation import Evaluation
 from verifiers.v1.gepa.history import History
 from verifiers.v1.gepa.plan import Plan
 from verifiers.v1.gepa.progress import Progress
+from verifiers.v1.gepa.quality import describe
 from verifiers.v1.gepa.reflection import Reflection
 from verifiers.v1.gepa.report import Outcome, Status, result_object
 
@@ -64,6 +65,11 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
         )
     for column in set(config.reflection_columns) - adapter.columns_seen:
         warnings.append(f"--reflection-columns {column}: no trace and no task had it")
+    quality = run.reflection.quality
+    texts = [None if parent is None else candidates[parent] for parent in parents]
+    flags = [quality.flags(*pair) for pair in zip(candidates, texts, strict=True)]
+    look = "look at it before you deploy it"
+    warnings += [f"the prompt {line}: {look}" for line in describe(flags[best])]
     if "\r" in candidates[best]:
         warnings.append(
             "the prompt holds carriage returns; vf-eval drops them when it reads the prompt's file"
@@ -78,6 +84,7 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
         candidates=candidates,
         val_means=val_means,
         parents=parents,
+        prompt_flags=flags,
         evaluation=run.found,
         unvalidated=adapter.unvalidated,
         rollouts={

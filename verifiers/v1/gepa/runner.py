@@ -41,6 +41,7 @@ from verifiers.v1.gepa.opening import run_seed_pass
 from verifiers.v1.gepa.plan import Plan, plan_run
 from verifiers.v1.gepa.preflight import check_endpoints
 from verifiers.v1.gepa.progress import GEPALog, Progress
+from verifiers.v1.gepa.quality import Quality
 from verifiers.v1.gepa.records import hidden_texts
 from verifiers.v1.gepa.reflection import Reflection
 from verifiers.v1.gepa.replay import Divergence, Replay
@@ -233,7 +234,8 @@ def _assemble(
     history = History(adapter, run_dir)
     progress = Progress(adapter, history, run_dir)
     hide = hidden_texts([run_dir] if run_dir else [])
-    reflection = Reflection(config, plan.seed_prompt, drive, journal, replay, budget, hide, history)
+    quality = Quality(config, plan.seed_prompt, plan.split.train)
+    reflection = Reflection(config, quality, drive, journal, replay, budget, hide, history)
     return Run(config, plan, adapter, reflection, history, progress, Evaluation())
 
 

@@ -26,6 +26,7 @@ from gepa.strategies.candidate_selector import (
 from gepa.strategies.proposal_sampling import ProposalTask
 
 from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
+from verifiers.v1.gepa.attempts import Attempts
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.history import History
 from verifiers.v1.gepa.reflection import Reflection
@@ -70,7 +71,7 @@ def build_strategies(
         selectors[config.candidate_selection],
         Minibatches(minibatch, rng),
         Sampling(config, adapter, reflection, narrowing, 2 * minibatch * config.rollouts_per_task),
-        Selection(config, adapter, history, narrowing),
+        Selection(config, adapter, reflection.attempts, history, narrowing),
     )
 
 
@@ -164,8 +165,14 @@ class Selection:
     other one is noted with the reason."""
 
     def __init__(
-        self, config: GEPAConfig, adapter: GEPAAdapter, history: History, narrowing: Narrowing
+        self,
+        config: GEPAConfig,
+        adapter: GEPAAdapter,
+        attempts: Attempts,
+        history: History,
+        narrowing: Narrowing,
     ) -> None:
+        self._attempts = attempts
         self._most = config.accepted_per_iteration
         self._early = config.stop_val_early
         self._perfect = config.perfect_score
@@ -188,7 +195,12 @@ class Selection:
             if acceptance_criterion.should_accept(proposal, state):
                 won.append(proposal)
             else:
-                self._history.rejected(proposal, _lost(proposal))
+                reason = _lost(proposal)
+                self._history.rejected(proposal, reason)
+                # The teacher learns of no other rejection: they are for reasons of val.
+                parents = [state.program_candidates[i] for i in proposal.parent_program_ids]
+                text = proposal.candidate[COMPONENT]
+                self._attempts.rejected(parents[0][COMPONENT], text, reason)
         best = sorted(won, key=lambda proposal: -_gain(proposal))  # equals stay in their order
         if self._most is not None:
             for proposal in best[self._most :]:

@@ -6,6 +6,7 @@ data, so it is read and written here as UTF-8 bytes, the same on every machine.
 
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -52,6 +53,27 @@ def visible(text: str) -> str:
     )
 
 
+MARK = "\n[... {left_out} characters left out ...]\n"
+
+
+def shares(lengths: Sequence[int], room: int) -> list[int]:
+    """How much of `room` each of these lengths gets: the short ones all they need, the long ones
+    the same, as much as there is."""
+    left, cap = room, 0
+    for position, length in enumerate(sorted(lengths)):
+        cap = max(left, 0) // (len(lengths) - position)
+        if length > cap:
+            return [min(one, cap) for one in lengths]
+        left -= length
+    return list(lengths)
+
+
+def cut(text: str, limit: int) -> str:
+    """`shorten`, but in at most `limit` characters with its mark (or just the mark)."""
+    mark = len(MARK.format(left_out=len(text)))
+    return text if len(text) <= limit else shorten(text, max(0, limit - mark))
+
+
 def shorten(text: str, limit: int) -> str:
     """`text` in at most about `limit` characters: the middle goes, head and tail stay, and a mark
     says how much was left out (the mark itself comes on top of the limit)."""
@@ -60,4 +82,4 @@ def shorten(text: str, limit: int) -> str:
     head = limit * 2 // 3
     tail = limit - head
     left_out = len(text) - head - tail
-    return f"{text[:head]}\n[... {left_out} characters left out ...]\n{text[len(text) - tail :]}"
+    return f"{text[:head]}{MARK.format(left_out=left_out)}{text[len(text) - tail :]}"
