@@ -24,9 +24,10 @@ if str(TASKSETS) not in sys.path:
     sys.path.insert(0, str(TASKSETS))
 
 BASE = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val", "4"]
-BASE += ["--num-test", "0", "--reflection-minibatch-size", "2", "--phase", "optimize"]
+BASE += ["--num-test", "0", "--reflection-minibatch-size", "2"]
+BASE += ["--proposals-per-iteration", "1", "--phase", "optimize"]
 """4 train and 4 val tasks, minibatches of 2: the seed's val pass is 4 rollouts, a proposal 4, its
-val pass 4. The search alone."""
+val pass 4. The search alone, one proposal after the other."""
 
 
 SCHEMA = json.loads((ROOT / "docs/result.schema.json").read_bytes())
@@ -114,6 +115,7 @@ class Run:
 def run(endpoint: Endpoint, folder: Path, *args: str, base: list[str] | None = None) -> Run:
     """`gepa` in this process against `endpoint`, its directory below `folder`."""
     name = f"run{len(list(folder.iterdir()))}"
+    args = (*args, *os.environ.get("GEPA_TEST_FLAGS", "").split())
     status = main([*(BASE if base is None else base), *placed(endpoint, folder, name), *args])
     return Run(status, folder / name)
 

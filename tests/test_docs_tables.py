@@ -166,7 +166,7 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "perfect_score": ("1",),
     "proposals_per_iteration": ("2",),
     "parents_per_iteration": ("1",),
-    "accepted_per_iteration": ("1",),
+    "accepted_per_iteration": ("2",),
     "candidate_selection": ("current_best",),
     "frontier_type": ("hybrid",),
     "objectives": ("reply_words",),

@@ -28,7 +28,7 @@ LARGE = [*BASE[:4], "--num-train", "12", "--num-val", "6", "--num-test", "0"]
 LARGE += ["--taskset.size", "24", "--reflection-minibatch-size", "2", "--phase", "optimize"]
 """12 train and 6 val tasks, minibatches of 2."""
 
-FOUR = ["--proposals-per-iteration", "4"]
+FOUR = ["--proposals-per-iteration", "4", "--accepted-per-iteration", "None"]
 
 
 def moody_student(request: Request) -> str:
@@ -183,7 +183,7 @@ def test_every_proposal_is_on_record_with_what_became_of_it(tmp_path: Path) -> N
 
 CONFLICTS = {
     "--proposals-per-iteration 4 --parents-per-iteration 3": "--parents-per-iteration 3 does not",
-    "--accepted-per-iteration 2": "--accepted-per-iteration 2 is more than",
+    "--accepted-per-iteration 4": "--accepted-per-iteration 4 is more than",
     "--merge": "--merge combines texts of several kinds",
     "--objectives reward": "--objectives has no effect on --frontier-type instance",
     "--stop-val-early": "--stop-val-early needs to know the best score",

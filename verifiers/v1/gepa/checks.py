@@ -142,7 +142,8 @@ def check_search(config: GEPAConfig) -> None:
             f"{proposals}: every parent gets as many proposals"
         )
     accepted = config.accepted_per_iteration
-    if accepted is not None and accepted > proposals:
+    asked = "accepted_per_iteration" in config.model_fields_set
+    if asked and accepted is not None and accepted > proposals:
         raise ConfigError(
             f"--accepted-per-iteration {accepted} is more than --proposals-per-iteration "
             f"{proposals}: lower it or leave it out"

@@ -27,12 +27,12 @@ class SearchOptions(BaseConfig):
     it."""
     reflection_minibatch_size: int = Field(3, ge=1)
     """Train tasks per proposal: run with the parent, shown to the teacher, run with the child."""
-    proposals_per_iteration: int = Field(1, ge=1)
+    proposals_per_iteration: int = Field(3, ge=1)
     """Proposals that are made and run side by side, each from a parent and a minibatch of its
     own."""
     parents_per_iteration: int | None = Field(None, ge=1)
     """Prompts that an iteration's proposals are shared among. None = each draws its own."""
-    accepted_per_iteration: int | None = Field(None, ge=1)
+    accepted_per_iteration: int | None = Field(1, ge=1)
     """At most so many of an iteration's proposals get a val pass, the largest gains. None = all
     that win their minibatch."""
     candidate_selection: Literal["pareto", "current_best", "epsilon_greedy", "top_k_pareto"] = (
