@@ -23,7 +23,7 @@ from gepa.visualization import candidate_tree_html
 from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.files import CANDIDATES_FILE, RUN_LOG_FILE, TREE_FILE
-from verifiers.v1.gepa.history import History
+from verifiers.v1.gepa.history import Entry, History
 from verifiers.v1.utils.texts import write_text
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,7 @@ class Progress:
         """Proposals since the best val mean last rose."""
         self._adapter = adapter
         self._history = history
+        history.listeners.append(self._decided)
         self._run_dir = run_dir
 
     def start_iteration(self, state: GEPAState[str, int]) -> None:
@@ -76,11 +77,10 @@ class Progress:
 
     def on_candidate_rejected(self, event: CandidateRejectedEvent) -> None:
         self.since_better += 1
-        self._log(
-            "proposal rejected: minibatch sum %.4f, its parent's %.4f",
-            event["new_score"],
-            event["old_score"],
-        )
+
+    def _decided(self, entry: Entry) -> None:
+        if entry.decision == "rejected":
+            self._log("proposal rejected: %s", entry.reason)
 
     def write_files(self) -> None:
         """Write all of gepa's files, at the end: the log and the tree grow with the run, and a step

@@ -204,7 +204,10 @@ class Selection:
         best = sorted(won, key=lambda proposal: -_gain(proposal))  # equals stay in their order
         if self._most is not None:
             for proposal in best[self._most :]:
-                reason = f"not among the {self._most} largest gains of its iteration"
+                largest = (
+                    "the largest gain" if self._most == 1 else f"the {self._most} largest gains"
+                )
+                reason = f"{_lost(proposal)}, which is not among {largest} of its iteration"
                 self._history.rejected(proposal, reason)
             best = best[: self._most]
         best = self._affordable(best, state.i)
