@@ -148,9 +148,10 @@ def rollouts(argv: list[str], count: int) -> Figures:
     """The rollouts of a run, as its search asks for them."""
     from verifiers.v1.gepa.budget import Budget
     from verifiers.v1.gepa.journal import Journal
+    from verifiers.v1.gepa.measurements import Job
     from verifiers.v1.gepa.plan import load_env
     from verifiers.v1.gepa.replay import Replay
-    from verifiers.v1.gepa.rollouts import Job, Rollouts
+    from verifiers.v1.gepa.rollouts import Rollouts
     from verifiers.v1.gepa.sources import parse_config
     from verifiers.v1.utils.heap import frozen_heap
 

@@ -16,8 +16,9 @@ from verifiers.v1.gepa.dataset import Split
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.frontier import Frontier
 from verifiers.v1.gepa.journal import prompt_digest
+from verifiers.v1.gepa.measurements import Job, Measurement, mean_score
 from verifiers.v1.gepa.records import Record, episode_records
-from verifiers.v1.gepa.rollouts import Job, Measurement, Rollouts, mean_score
+from verifiers.v1.gepa.rollouts import Rollouts
 from verifiers.v1.gepa.unmeasured import Unmeasured
 from verifiers.v1.utils.drive import Drive
 

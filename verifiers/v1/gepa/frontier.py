@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from verifiers.v1.gepa.failures import Fault
-from verifiers.v1.gepa.rollouts import Measurement
+from verifiers.v1.gepa.measurements import Measurement
 from verifiers.v1.gepa.statistics import mean
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from verifiers.v1.gepa.adapter import GEPAAdapter
 from verifiers.v1.gepa.dataset import task_idx
 from verifiers.v1.gepa.failures import Fault
-from verifiers.v1.gepa.rollouts import Job, Measurement, mean_score
+from verifiers.v1.gepa.measurements import Job, Measurement, mean_score
 from verifiers.v1.task import Task
 from verifiers.v1.types import content_text
 

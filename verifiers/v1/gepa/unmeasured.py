@@ -23,7 +23,7 @@ from gepa.core.state import GEPAState
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.frontier import Frontier
 from verifiers.v1.gepa.journal import Journal, Phase, prompt_digest
-from verifiers.v1.gepa.rollouts import Measurement, mean_score
+from verifiers.v1.gepa.measurements import Measurement, mean_score
 
 logger = logging.getLogger(__name__)
 
