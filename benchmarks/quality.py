@@ -30,7 +30,13 @@ TRAIN, VAL, MINIBATCH = 30, 20, 3
 
 OURS = {
     "1 proposal": ["--proposals-per-iteration", "1"],
-    **{f"{n} proposals": ["--proposals-per-iteration", str(n)] for n in (2, 4, 8)},
+    **{
+        f"{n} proposals": [
+            *["--proposals-per-iteration", str(n)],
+            *["--accepted-per-iteration", "None"],
+        ]
+        for n in (2, 4, 8)
+    },
     **{
         f"{n} proposals, best kept": [
             *["--proposals-per-iteration", str(n)],
@@ -41,6 +47,9 @@ OURS = {
     "4 of one parent": ["--proposals-per-iteration", "4", "--parents-per-iteration", "1"],
 }
 """The flags of a setting."""
+
+SHOWN = ("1 proposal", *(f"{n} proposals, best kept" for n in (2, 4, 8)), "4 proposals")
+"""Those that run unless others are named."""
 
 HOST = "vf-gepa"
 SAMPLES = "best of N samples"
@@ -149,7 +158,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--budgets", type=int, nargs="+", default=[150, 300, 600])
-    parser.add_argument("--settings", nargs="+", default=[*OURS, HOST], choices=[*OURS, HOST])
+    parser.add_argument("--settings", nargs="+", default=[*SHOWN, HOST], choices=[*OURS, HOST])
     parser.add_argument("--jobs", type=int, default=2, help="settings at a time")
     options = parser.parse_args()
     compare(options.settings, options.seeds, options.budgets, options.jobs)

@@ -69,7 +69,6 @@ class Forks:
 
     def start(self, *argv: str) -> Child:
         self._count += 1
-        argv = (*argv, *os.environ.get("GEPA_TEST_FLAGS", "").split())
         out = self.folder / f"out{self._count}"
         err = self.folder / f"err{self._count}"
         order = {"argv": argv, "out": str(out), "err": str(err), "cwd": str(self.folder)}

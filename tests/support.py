@@ -115,7 +115,6 @@ class Run:
 def run(endpoint: Endpoint, folder: Path, *args: str, base: list[str] | None = None) -> Run:
     """`gepa` in this process against `endpoint`, its directory below `folder`."""
     name = f"run{len(list(folder.iterdir()))}"
-    args = (*args, *os.environ.get("GEPA_TEST_FLAGS", "").split())
     status = main([*(BASE if base is None else base), *placed(endpoint, folder, name), *args])
     return Run(status, folder / name)
 

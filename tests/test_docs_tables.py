@@ -164,7 +164,7 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "rollouts_per_task": ("2",),
     "reuse_rollouts": ("2",),
     "perfect_score": ("1",),
-    "proposals_per_iteration": ("2",),
+    "proposals_per_iteration": ("3",),
     "parents_per_iteration": ("1",),
     "accepted_per_iteration": ("2",),
     "candidate_selection": ("current_best",),

@@ -137,7 +137,7 @@ def test_a_key_that_an_error_page_repeats_stays_out_of_files_and_log(
     [
         (
             ["--task-endpoints", "http://a/v1", "http://user:pw@b/v1"],
-            "--client.base-url holds a key",
+            "--task-endpoints holds a key",
         ),
         (["--client.base-url", "http://sk-token@host/v1"], "--client.base-url holds a key"),
         (["--client.base-url", "http://host/v1?api_key=1"], "--client.base-url holds a key"),

@@ -31,6 +31,7 @@ SAME = ("candidates.json", "run_log.json", "best_system_prompt.txt", "splits.jso
 
 
 STEADY = ["board-v1", "--local", "-m", "student", "--num-train", "6", "--num-val", "6"]
+STEADY += ["--proposals-per-iteration", "4", "--accepted-per-iteration", "None"]
 STEADY += [
     "--num-test",
     "0",

@@ -27,7 +27,7 @@ class SearchOptions(BaseConfig):
     it."""
     reflection_minibatch_size: int = Field(3, ge=1)
     """Train tasks per proposal: run with the parent, shown to the teacher, run with the child."""
-    proposals_per_iteration: int = Field(3, ge=1)
+    proposals_per_iteration: int = Field(2, ge=1)
     """Proposals that are made and run side by side, each from a parent and a minibatch of its
     own."""
     parents_per_iteration: int | None = Field(None, ge=1)
