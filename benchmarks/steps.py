@@ -85,7 +85,8 @@ def run(rollouts: int, val: int) -> Search:
         argv = ["climbing-v1", "--local", "-m", "student", "-c", "128", "-o", folder]
         argv += ["--taskset.val", str(val), "--num-train", "50", "--num-val", str(val)]
         argv += ["--num-test", "0", "--reflection-minibatch-size", str(MINIBATCH)]
-        argv += ["--max-total-rollouts", str(rollouts), "--phase", "optimize"]
+        argv += ["--max-total-rollouts", str(rollouts), "--phase", "optimize", "--no-rich"]
+        argv += ["--proposals-per-iteration", "1"]
         argv += ["--client.base-url", endpoint.url]
         argv += ["--reflection-client.base-url", endpoint.teacher_url, "--run.name", "run"]
         logger.addHandler(steps)
@@ -145,6 +146,6 @@ def compare(rollouts: int, vals: Sequence[int]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rollouts", type=int, default=20_000)
-    parser.add_argument("--val", type=int, nargs="+", default=[50, 500], help="val tasks")
+    parser.add_argument("--val", type=int, nargs="+", default=[50], help="val tasks")
     options = parser.parse_args()
     compare(options.rollouts, options.val)
