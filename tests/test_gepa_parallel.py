@@ -143,7 +143,7 @@ def test_only_the_largest_gains_are_accepted(tmp_path: Path) -> None:
         args = [*FOUR, "--accepted-per-iteration", "1", "--max-total-rollouts", "200"]
         done = run(endpoint, tmp_path, *args, base=LARGE)
     lines = done.lines("proposals.jsonl")
-    dropped = [line for line in lines if "not among the largest gain of" in line["reason"]]
+    dropped = [line for line in lines if "not the largest gain of" in line["reason"]]
     assert dropped
     for line in dropped:
         assert line["decision"] == "rejected"

@@ -11,7 +11,7 @@ from typing import Any
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
-from verifiers.v1.gepa.budget import BudgetExhausted
+from verifiers.v1.gepa.budget import SearchStopped
 from verifiers.v1.gepa.dataset import Split
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.frontier import Frontier
@@ -35,6 +35,8 @@ class Evaluation(EvaluationBatch[list[Measurement], str]):
 
     tasks: list[int] = field(default_factory=list)
     """Indices of the tasks."""
+    billed: bool = False
+    """Whether its rollouts are counted for a proposal: several may share a parent's minibatch."""
 
 
 class Shown(dict[str, list[Record]]):
@@ -43,9 +45,11 @@ class Shown(dict[str, list[Record]]):
     def __init__(self, component: str, records: list[Record], evaluation: Evaluation) -> None:
         super().__init__({component: records})
         self.tasks = evaluation.tasks
-        self.scores = evaluation.scores
-        self.rollouts = charged(evaluation.trajectories or [])
+        self.scores = known_scores(evaluation)
+        """Its scores, None where one could not be measured."""
+        self.rollouts = 0 if evaluation.billed else charged(evaluation.trajectories or [])
         """Charged for it."""
+        evaluation.billed = True
 
 
 @dataclass(frozen=True)
@@ -139,9 +143,12 @@ class GEPAAdapter:
         asked = [self._ask(candidate[COMPONENT], batch, compared) for candidate, batch in items]
         try:
             results = self._measure(asked)
-        except BudgetExhausted:
+        except SearchStopped:
             self.unvalidated += [one.prompt for one in asked if one.split == "val"]
             raise
+        self.unmeasured.check(
+            asked[0].split, [(one.batch, mine) for one, mine in zip(asked, results, strict=True)]
+        )
         for one, mine in zip(asked, results, strict=True):
             hashes = [self.rollouts.task_hash(self._tasks[idx][1]) for idx in one.batch]
             self.unmeasured.decide(one.split, one.prompt, one.parent, one.batch, hashes, mine)
@@ -155,7 +162,11 @@ class GEPAAdapter:
         tasks = self.unmeasured.val_tasks
         half = tasks[: (len(tasks) + 1) // 2]
         asked = [_Asked(prompt, None, "val", half, [True] * len(half), {}) for prompt in prompts]
-        results = self._run(asked, [one.wanted for one in asked])
+        try:
+            results = self._run(asked, [one.wanted for one in asked])
+        except SearchStopped:
+            self.unvalidated += prompts
+            raise
         for one, mine in zip(asked, results, strict=True):
             self._begun[one.prompt] = dict(zip(half, mine, strict=True))
         return [
@@ -265,6 +276,14 @@ class GEPAAdapter:
             raise Fault(f"a trace can't be shown to the teacher: {error!r}") from error
         assert isinstance(eval_batch, Evaluation)
         return Shown(COMPONENT, records, eval_batch)
+
+
+def known_scores(evaluation: EvaluationBatch[list[Measurement], str]) -> list[float | None]:
+    """The scores of a minibatch as measured: None for a task that was not run or could not be."""
+    return [
+        None if mean_score(measured) is None else score
+        for score, measured in zip(evaluation.scores, evaluation.trajectories or [], strict=True)
+    ]
 
 
 def charged(measured: Sequence[Sequence[Measurement]]) -> int:

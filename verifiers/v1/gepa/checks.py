@@ -207,11 +207,14 @@ def check_budget(config: GEPAConfig, split: Split) -> str:
             f"--max-total-rollouts {budget} can't pay for one accepted proposal ({least} rollouts: "
             f"{terms}): raise it, lower --num-val, or insist with --allow-small-budget"
         )
-    if budget < val + 3 * (proposal + val):
+    number = config.proposals_per_iteration
+    kept = min(config.accepted_per_iteration or number, number)
+    iterations = (budget - val) // (number * proposal + kept * val)
+    if iterations * kept < 3:
         logger.warning(
             "the budget pays for fewer than 3 accepted proposals: the search will hardly get going"
         )
-    return budget_table(budget, val, proposal, _uncharged(config, split))
+    return budget_table(budget, val, proposal, number, kept, _uncharged(config, split))
 
 
 def _uncharged(config: GEPAConfig, split: Split) -> int:
@@ -223,18 +226,23 @@ def _uncharged(config: GEPAConfig, split: Split) -> int:
     return sum(rollouts for name, rollouts in phases.items() if config.phase in (name, "all"))
 
 
-def budget_table(budget: int, val: int, proposal: int, uncharged: int) -> str:
+def budget_table(
+    budget: int, val: int, proposal: int, number: int, kept: int, uncharged: int
+) -> str:
     """What `budget` rollouts buy, as a table for a terminal. `val` and `proposal` are the rollouts
-    of a val pass and of a proposal's two minibatches, `uncharged` those after the search."""
-    left = budget - val
+    of a val pass and of a proposal's two minibatches; an iteration makes `number` proposals and
+    keeps `kept`; `uncharged` are the rollouts after the search."""
+    left, iteration = budget - val, number * proposal + kept * val
     table = Table("", "rollouts", title=f"a budget of {budget} rollouts")
     table.columns[1].justify = "right"
     table.add_row("the seed prompt's val pass", str(val))
     table.add_row("a proposal that is rejected", str(proposal))
     table.add_row("a proposal that is accepted", str(proposal + val))
+    if number > 1:
+        table.add_row(f"an iteration of {number} proposals, {kept} accepted", str(iteration))
     table.add_section()
-    table.add_row("proposals, if all are accepted", str(left // (proposal + val)))
-    table.add_row("proposals, if none is", str(left // proposal))
+    table.add_row("accepted proposals, at most", str(left // iteration * kept))
+    table.add_row("proposals, if none is accepted", str(left // proposal))
     table.add_section()
     table.add_row("on top of it, to validate and test, at most", str(uncharged))
     console = Console(file=StringIO(), width=72, color_system=None)

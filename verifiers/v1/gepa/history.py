@@ -15,9 +15,13 @@ from typing import Literal
 from gepa.core.state import GEPAState
 from gepa.proposer.base import CandidateProposal
 
-from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter, Shown, charged
+from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter, Shown, charged, known_scores
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.files import PROPOSALS_FILE
+
+UNPAID = "the budget did not pay for its val pass"
+
+CUT_SHORT = "the search ended before it was compared with its parent or validated"
 
 Decision = Literal["accepted", "rejected", "unvalidated", "no proposal"]
 
@@ -40,10 +44,11 @@ class Entry:
     reason: str
     minibatch: list[int]
     """Indices of the train tasks that it was made from and compared on."""
-    scores_before: list[float]
-    """Its parent's scores on them."""
+    scores_before: list[float | None]
+    """Its parent's scores on them; None for a task that could not be measured."""
     scores_after: list[float | None] | None
-    """Its own; None for a task that was not run because the proposal could not win any more."""
+    """Its own; None also for a task that was not run, as its parent has no score there or the
+    proposal could not win any more."""
     val_mean: float | None
     rollouts: int
     """Charged for it: its parent's minibatch, its own, its val pass."""
@@ -118,9 +123,11 @@ class History:
         evaluation = proposal.eval_after
         assert evaluation is not None
         assert evaluation.trajectories is not None
-        pairs = zip(evaluation.scores, evaluation.trajectories, strict=True)
-        entry.scores_after = [score if rollouts else None for score, rollouts in pairs]
+        entry.scores_after = known_scores(evaluation)
         entry.rollouts += charged(evaluation.trajectories)
+        before = sum(proposal.subsample_scores_before or [])
+        word = "above" if sum(evaluation.scores) > before else "equal to"
+        entry.reason = f"its minibatch sum is {word} its parent's"
 
     def rejected(self, proposal: CandidateProposal[int], reason: str) -> None:
         """A proposal gets no (or no whole) val pass."""
@@ -135,14 +142,25 @@ class History:
         entry = self._open.pop(text)
         entry.candidate, entry.val_mean = index, val_mean
         entry.rollouts += self._adapter.val_rollouts.pop(text, 0)
-        self._decide(entry, "accepted", "its minibatch sum is above its parent's")
+        self._decide(entry, "accepted", entry.reason)
+
+    def unvalidated(self, proposal: CandidateProposal[int]) -> None:
+        """A proposal won its minibatch, and the budget does not pay for its val pass."""
+        text = proposal.candidate[COMPONENT]
+        self._adapter.unvalidated.append(text)
+        self._decide(self._open.pop(text), "unvalidated", UNPAID)
 
     def close(self) -> None:
-        """The run has ended: what won its minibatch and got no val pass is decided. Raises `Fault`
-        where the disk refuses."""
-        for text in self._adapter.unvalidated:
-            if (entry := self._open.pop(text, None)) is not None:
-                self._decide(entry, "unvalidated", "the budget did not pay for its val pass")
+        """The run has ended: what is still open is decided, where the search is over. Raises
+        `Fault` where the disk refuses."""
+        if self._adapter.rollouts.replay.used_up:
+            for text, entry in self._open.items():
+                unpaid = text in self._adapter.unvalidated
+                reason = (
+                    UNPAID if unpaid else "the search ended before it was compared or validated"
+                )
+                self._decide(entry, "unvalidated", reason)
+            self._open.clear()
         self.flush()
 
     def _decide(self, entry: Entry, decision: Decision, reason: str) -> None:

@@ -159,10 +159,16 @@ def verdict_of(entry: Entry) -> str:
     """What a proposal came to, in a few words."""
     if entry.val_mean is not None:
         return f"val mean {entry.val_mean:.4f}"
-    if entry.scores_after is None or None in entry.scores_after:
+    before, after = _sum(entry.scores_before), _sum(entry.scores_after or [None])
+    if before is None or after is None:
         return entry.reason
-    before, after = sum(entry.scores_before), sum(s for s in entry.scores_after if s is not None)
     return f"minibatch sum {before:.4g} -> {after:.4g}"
+
+
+def _sum(scores: Sequence[float | None]) -> float | None:
+    """None where one is missing."""
+    known = [score for score in scores if score is not None]
+    return sum(known) if len(known) == len(scores) else None
 
 
 def drawn(now: Snapshot, proposals: Sequence[str], seconds_left: float | None) -> RenderableType:

@@ -40,8 +40,6 @@ class Measurement:
     """Where the episode is; None where there is none, or the job did not `keep` it."""
     live: bool = True
     """Whether it ran now, or comes from the record or the cache."""
-    stored: Stored | None = None
-    """Where the record holds its episode."""
     reused: bool = False
     """Whether the search had it before."""
 

@@ -73,7 +73,8 @@ class Progress:
         self._log("prompt %d: val mean %.4f%s", index, mean, best)
 
     def on_candidate_accepted(self, event: CandidateAcceptedEvent) -> None:
-        self._write(CANDIDATES_FILE, lambda state: _json(state.program_candidates))
+        if self._adapter.rollouts.replay.used_up:  # what stands there knows no less
+            self._write(CANDIDATES_FILE, lambda state: _json(state.program_candidates))
 
     def on_candidate_rejected(self, event: CandidateRejectedEvent) -> None:
         self.since_better += 1

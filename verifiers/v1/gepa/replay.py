@@ -57,6 +57,8 @@ class Replay:
         self._exchanges: defaultdict[str, deque[Stored]] = defaultdict(deque)
         self._given_up: set[tuple[Key, int]] = set()
         self._asked: Counter[Key] = Counter()
+        self._rollouts_left = 0
+        self._exchanges_left = 0
         self.failed = 0
         """Episodes of the record that were not measured."""
         self.charged = 0
@@ -96,8 +98,7 @@ class Replay:
     @property
     def left(self) -> tuple[int, int]:
         """How many of the search's rollouts and teacher exchanges were not asked for yet."""
-        rollouts = sum(phase == "optimize" for (phase, *_), _ in self._rollouts)
-        return rollouts, sum(map(len, self._exchanges.values()))
+        return self._rollouts_left, self._exchanges_left
 
     @property
     def used_up(self) -> bool:
@@ -114,7 +115,9 @@ class Replay:
         self._asked[key] += 1
         if (key, occurrence) in self._given_up:
             return occurrence, GivenUp
-        return occurrence, self._rollouts.pop((key, occurrence), None)
+        recorded = self._rollouts.pop((key, occurrence), None)
+        self._rollouts_left -= recorded is not None and phase == "optimize"
+        return occurrence, recorded
 
     def take_rest(self) -> list[Recorded]:
         """The rollouts of the phases after the search that were not asked for; they are no longer
@@ -125,7 +128,10 @@ class Replay:
     def exchange(self, key: str) -> dict[str, Any] | None:
         """The next recorded exchange of this key (`Reflection` says what that is)."""
         queue = self._exchanges.get(key)
-        return from_json(queue.popleft().line()) if queue else None
+        if not queue:
+            return None
+        self._exchanges_left -= 1
+        return from_json(queue.popleft().line())
 
     def check_at_end(self, step: str) -> None:
         """Called before `step` of the search goes out live: raises `Divergence` if the search's
@@ -148,6 +154,8 @@ class Replay:
         if stamp.verdict == "measured":
             key = (stamp.phase, stamp.candidate, stamp.task)
             stored = Stored(row["id"], path, offset, size)
+            known = (key, stamp.occurrence) in self._rollouts
+            self._rollouts_left += stamp.phase == "optimize" and not known
             self._rollouts[key, stamp.occurrence] = Recorded(stamp, stored, calls)
         else:
             self.failed += 1
@@ -155,6 +163,7 @@ class Replay:
 
     def _take_exchange(self, row: dict[str, Any], path: Path, offset: int, size: int) -> None:
         if row["verdict"] != "failed":  # there the run stopped; a resumed one asks again
+            self._exchanges_left += 1
             self._exchanges[row["key"]].append(Stored(row["key"], path, offset, size))
 
     def _take_decision(self, row: dict[str, Any], *_: object) -> None:

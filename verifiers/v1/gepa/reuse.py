@@ -7,18 +7,17 @@ its score there stays what chance made of it.
 
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
-from typing import Generic, TypeVar
 
-T = TypeVar("T")
+from verifiers.v1.gepa.measurements import Measurement
 
 
-class Reuse(Generic[T]):
+class Reuse:
     """Keeps the measured rollouts of each key, of which there are to be `limit`, and hands them out
     in turn. All goes by the order of the calls, so a resume reuses the same."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._kept: defaultdict[Hashable, list[T]] = defaultdict(list)
+        self._kept: defaultdict[Hashable, list[Measurement]] = defaultdict(list)
         self._turns: Counter[Hashable] = Counter()
 
     def fresh(self, keys: Sequence[Hashable]) -> list[bool]:
@@ -30,11 +29,11 @@ class Reuse(Generic[T]):
             ahead[key] += wanted[-1]
         return wanted
 
-    def keep(self, key: Hashable, measured: T) -> None:
+    def keep(self, key: Hashable, measured: Measurement) -> None:
         """A fresh rollout of `key` was measured."""
         self._kept[key].append(measured)
 
-    def take(self, key: Hashable) -> T | None:
+    def take(self, key: Hashable) -> Measurement | None:
         """The next measured rollout of `key` in turn, None where there is none."""
         kept = self._kept.get(key)
         if not kept:

@@ -16,7 +16,7 @@ from itertools import compress
 
 from verifiers.v1.env import Env
 from verifiers.v1.episode import Episode
-from verifiers.v1.gepa.budget import Batch, Budget, BudgetExhausted
+from verifiers.v1.gepa.budget import Batch, Budget, BudgetExhausted, SearchStopped
 from verifiers.v1.gepa.cache import EvaluationCache
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import content_hash
@@ -72,7 +72,7 @@ class Rollouts:
         self._lowest = 0.0
         self._hashes: dict[int | None, str] = {}
         limit = config.reuse_rollouts
-        self._reuse: Reuse[Measurement] | None = None if limit is None else Reuse(limit)
+        self._reuse: Reuse | None = None if limit is None else Reuse(limit)
         self.live_phases: tuple[Phase, ...] = PHASES if config.phase == "all" else (config.phase,)
         self._broken: Fault | None = None
         """The permanent fault after which no rollout starts any more."""
@@ -95,8 +95,8 @@ class Rollouts:
         ran = iter(await self._run(list(compress(jobs, fresh)), step))
         measured = [next(ran) if wanted else None for wanted in fresh]
         for key, one in zip(keys, measured, strict=True):
-            if one is not None and one.stored is not None:
-                self._reuse.keep(key, replace(one, source=one.stored, live=False, reused=True))
+            if one is not None and one.source is not None:
+                self._reuse.keep(key, replace(one, live=False, reused=True))
         return [one or self._again(key) for key, one in zip(keys, measured, strict=True)]
 
     def _again(self, key: Key) -> Measurement:
@@ -159,14 +159,20 @@ class Rollouts:
 
     def _check_live(self, phase: Phase, step: str) -> None:
         """Raise where this batch must not go out: its phase is not to be run, or the record of the
-        search goes on with something else."""
+        search goes on with something else. A search that goes on after its end says so first."""
+        ended = self.replay.ended
         if phase not in self.live_phases:
+            if phase == "optimize" and phase in ended and self.replay.used_up:
+                raise SearchStopped(*ended[phase])  # it is over, whatever the budget is now
             raise Fault(
                 f"--phase {'/'.join(self.live_phases)} runs nothing of the {phase} phase, which is "
                 "not complete: run that first"
             )
         if phase == "optimize":
             self.replay.check_at_end(step)
+            if ended:
+                self.journal.decision({"decision": "continued"})
+                ended.clear()
 
     def _recall(self, job: Job) -> tuple[int, Measurement | None]:
         """How often the job was asked for before, and what the record holds of it."""
@@ -183,7 +189,7 @@ class Rollouts:
         stamp, stored = recorded.stamp, recorded.stored
         kept = stored if job.keep else None
         name = stored.name
-        measured = Measurement(stamp.score, stamp.cause, occurrence, name, kept, False, stored)
+        measured = Measurement(stamp.score, stamp.cause, occurrence, name, kept, live=False)
         return occurrence, measured
 
     def _key(self, job: Job) -> Key:
@@ -246,7 +252,7 @@ class Rollouts:
         episode, stored = outcome.episode, outcome.stored
         kept = (stored or episode) if job.keep else None
         cause = outcome.verdict.cause
-        return Measurement(score, cause, occurrence, episode.id, kept, stored=stored)
+        return Measurement(score, cause, occurrence, episode.id, kept)
 
     async def _attempt(self, job: Job, occurrence: int, number: int) -> _Attempt:
         # The place is held until the line is written: what a kill can lose is what is in flight.

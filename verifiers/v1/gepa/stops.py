@@ -55,9 +55,6 @@ def stop_check(
             raise SearchStopped(*ended["optimize"])  # the run would not have begun without
         for reason, message in reasons():
             raise SearchStopped(reason, message)
-        if ended:
-            rollouts.journal.decision({"decision": "continued"})
-            ended.clear()
         return False
 
     def reasons() -> Iterator[tuple[str, str]]:

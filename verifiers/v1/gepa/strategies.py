@@ -7,13 +7,13 @@ drawn, and the val passes go to the largest gains. How many depends on the budge
 may raise, so it goes into the record: the resumed search must draw what the first one drew.
 """
 
+import math
 import random
 from dataclasses import dataclass
-from typing import Any
 
 from gepa.core.data_loader import DataLoader
 from gepa.core.state import GEPAState
-from gepa.proposer.base import CandidateProposal
+from gepa.proposer.base import CandidateProposal, SubsampleEvaluation
 from gepa.proposer.reflective_mutation.base import CandidateSelector
 from gepa.strategies.acceptance import AcceptanceCriterion
 from gepa.strategies.batch_sampler import BatchSampler, EpochShuffledBatchSampler
@@ -29,6 +29,7 @@ from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.attempts import Attempts
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.history import History
+from verifiers.v1.gepa.measurements import Measurement, mean_score
 from verifiers.v1.gepa.reflection import Reflection
 
 State = GEPAState[str, int]
@@ -143,7 +144,8 @@ class Sampling:
         batch_sampler: BatchSampler[int, int],
         trainset: DataLoader[int, int],
     ) -> list[ProposalTask[int, int]]:
-        # Without a val pass none of them could be kept.
+        # Without a val pass none of them could be kept. One is made all the same: if it wins, the
+        # run can name it as what a larger budget would look at first.
         affordable = (self._budget.left - self._adapter.val_cost) // self._cost
         if self._max_reflections is not None:
             calls = self._max_reflections - self._reflection.counts["tried"]
@@ -197,17 +199,15 @@ class Selection:
             else:
                 reason = _lost(proposal)
                 self._history.rejected(proposal, reason)
-                # The teacher learns of no other rejection: they are for reasons of val.
+                # The teacher learns of no other rejection: those were better on the minibatch.
                 parents = [state.program_candidates[i] for i in proposal.parent_program_ids]
                 text = proposal.candidate[COMPONENT]
                 self._attempts.rejected(parents[0][COMPONENT], text, reason)
         best = sorted(won, key=lambda proposal: -_gain(proposal))  # equals stay in their order
         if self._most is not None:
             for proposal in best[self._most :]:
-                largest = (
-                    "the largest gain" if self._most == 1 else f"the {self._most} largest gains"
-                )
-                reason = f"{_lost(proposal)}, which is not among {largest} of its iteration"
+                most = "the largest" if self._most == 1 else f"one of the {self._most} largest"
+                reason = f"{_lost(proposal)}, not {most} gain of its iteration"
                 self._history.rejected(proposal, reason)
             best = best[: self._most]
         best = self._affordable(best, state.i)
@@ -223,7 +223,8 @@ class Selection:
         number = self._narrowing.number(iteration, "val passes", len(best), affordable)
         if number == 0:
             return best
-        self._adapter.unvalidated += [p.candidate[COMPONENT] for p in best[number:]]
+        for proposal in best[number:]:
+            self._history.unvalidated(proposal)
         return best[:number]
 
     def _hopeful(self, best: list[Proposal], state: State) -> list[Proposal]:
@@ -242,7 +243,7 @@ class Selection:
             total = len(state.prog_candidate_val_subscores[0])
             reachable = (sum(half) + self._perfect * (total - len(half))) / total
             parent = max(state.program_full_scores_val_set[i] for i in proposal.parent_program_ids)
-            if reachable < parent:
+            if reachable < parent and not math.isclose(reachable, parent):
                 self._adapter.stop_val(proposal.candidate[COMPONENT])
                 reason = (
                     f"stopped in its val pass: it could reach a mean of {reachable:.4f}, its "
@@ -261,10 +262,14 @@ def _gain(proposal: Proposal) -> float:
 
 def _lost(proposal: Proposal) -> str:
     before, after = proposal.subsample_scores_before, proposal.subsample_scores_after
-    trajectories: list[Any] = (
-        proposal.eval_after.trajectories if proposal.eval_after else []
-    ) or []
-    run = sum(bool(measured) for measured in trajectories)
-    if run < len(trajectories):
-        return f"stopped after {run} of {len(trajectories)} tasks: it could not win any more"
+    parents, own = _trajectories(proposal.eval_before), _trajectories(proposal.eval_after)
+    pairs = zip(parents, own, strict=True)
+    comparable = [mine for before_it, mine in pairs if mean_score(before_it) is not None]
+    run = sum(map(bool, comparable))
+    if run < len(comparable):
+        return f"stopped after {run} of {len(comparable)} tasks: it could not win any more"
     return f"its minibatch sum is {sum(after or []):g}, its parent's {sum(before or []):g}"
+
+
+def _trajectories(evaluation: SubsampleEvaluation | None) -> list[list[Measurement]]:
+    return (evaluation.trajectories if evaluation else None) or []

@@ -51,10 +51,12 @@ class Tracker:
 
     def decided(self, entry: Entry) -> None:
         """A proposal was decided."""
-        metrics = {"minibatch_before": mean(entry.scores_before)} if entry.scores_before else {}
-        after = [score for score in entry.scores_after or [] if score is not None]
-        if after and len(after) == len(entry.scores_before):
-            metrics["minibatch_after"] = mean(after)
+        metrics = {}
+        pairs = {"before": entry.scores_before, "after": entry.scores_after or []}
+        for name, scores in pairs.items():
+            measured = [score for score in scores if score is not None]
+            if measured and len(measured) == len(scores):
+                metrics[f"minibatch_{name}"] = mean(measured)
         if entry.val_mean is not None:
             metrics["val_mean"] = entry.val_mean
         self._log(metrics, entry.charged)

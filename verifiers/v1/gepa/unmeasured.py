@@ -28,6 +28,8 @@ from verifiers.v1.gepa.measurements import Measurement, mean_score
 logger = logging.getLogger(__name__)
 
 MAX_LOST_MINIBATCHES = 3
+"""Batches in a row of which no rollout could be measured; one holds the minibatches of all
+proposals of an iteration."""
 
 
 class Unmeasured:
@@ -91,6 +93,24 @@ class Unmeasured:
             return batch[position] not in self._retired
         return parent is None or self.parent_scores(parent, batch)[position] is not None
 
+    def check(
+        self, split: str, measured: Sequence[tuple[Sequence[int], Sequence[Sequence[Measurement]]]]
+    ) -> None:
+        """Raise `Fault` where so much of what gepa asked for at once (per candidate its tasks and
+        their rollouts) is missing that it isn't the tasks' fault; nothing is given up then."""
+        lost, any_score, cause = set(self._retired), False, ""
+        for batch, tasks in measured:
+            for idx, rollouts in zip(batch, tasks, strict=True):
+                known = mean_score(rollouts) is not None
+                any_score = any_score or known
+                if rollouts and not known:
+                    cause = cause or rollouts[0].cause
+                    lost.add(idx)
+        if split == "val" and cause:
+            self.check_share(len(lost), len(measured[0][0]), cause)
+        elif split == "train":
+            self._check_outage(any_score, cause)
+
     def decide(
         self,
         split: str,
@@ -102,30 +122,24 @@ class Unmeasured:
     ) -> None:
         """Decide about every missing measurement of one candidate on `batch`, where it is compared
         with `parent`; `measured` holds the rollouts of each task, none where it was not run. All
-        candidates of a batch are decided before any of their `scores` is read. Raises `Fault`."""
+        candidates of a batch are decided before any of their `scores` is read."""
         own = [mean_score(rollouts) for rollouts in measured]
         missing = [i for i, rollouts in enumerate(measured) if rollouts and own[i] is None]
         cause = measured[missing[0]][0].cause if missing else ""
-        if split == "val" and missing:
-            self.check_share(len(missing) + len(self._retired), len(batch), cause)
-        elif split == "train":
-            self._check_outage(missing, own, cause)
         for position, rollouts in enumerate(measured):
             self.give_up("optimize", prompt, hashes[position], rollouts)
         for position in missing:
-            if split == "val":
-                self._retire(batch[position], cause)
-            else:
+            if split == "train":
                 self.warn(f"train task {batch[position]} decided nothing: {cause}")
+            elif batch[position] not in self._retired:  # another candidate may have lost it too
+                self._retire(batch[position], cause)
         if split == "train" and parent is None:
             self._parents[prompt, tuple(batch)] = own
 
-    def _check_outage(
-        self, missing: Sequence[int], own: Sequence[float | None], cause: str
-    ) -> None:
-        if any(score is not None for score in own):
+    def _check_outage(self, any_score: bool, cause: str) -> None:
+        if any_score:
             self._lost_in_row = 0
-        elif missing:
+        elif cause:
             self._lost_in_row += 1
             if self._lost_in_row == MAX_LOST_MINIBATCHES:
                 raise Fault(

@@ -119,7 +119,7 @@ class Workers:
             if running.done():
                 return running.result()
             return self._failed(task, f"a worker process ended ({_status(worker)})")
-        except RuntimeError as error:  # the server's words
+        except Exception as error:  # noqa: BLE001 - the server's words, or an answer that is no episode
             return self._failed(task, f"a worker gave no episode: {error}")
         finally:
             worker.busy -= 1
