@@ -134,5 +134,5 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     for row in rows:
         table.add_row(*row)
     console = Console()
-    console.width = max(console.width, 100)
+    console.width = max(console.width, 160)
     console.print(f"{title}\n", table, f"\n{machine()}\n", highlight=False)
