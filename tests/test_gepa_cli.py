@@ -125,6 +125,10 @@ SECRETS = {
     "client beside an agent's own": [*AGENTS_OWN, "--client.headers", HEADER],
     "agent.client": [*AGENTS_OWN, "--agent.client.headers.Authorization", "sk-1"],
     "reflection-client": ["--reflection-client.headers", HEADER],
+    "taskset.task.judges": [
+        "--taskset.task.judges",
+        f'[{{"id": "reference"}}, {{"id": "rubric", "headers": {HEADER}}}]',
+    ],
 }
 
 

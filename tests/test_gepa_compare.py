@@ -9,6 +9,7 @@ import pytest
 
 from tests.forks import Forks
 from tests.support import (
+    Reply,
     Request,
     Run,
     command_env,
@@ -22,6 +23,7 @@ from tests.support import (
 from tests.test_gepa_resume import copy, resumed
 from verifiers.v1.cli.gepa_compare import main
 from verifiers.v1.gepa.journal import prompt_digest
+from verifiers.v1.gepa.recorded import read_steps
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -152,6 +154,28 @@ def test_what_is_no_run_directory_is_an_error(
     count = len(whole.lines("traces.jsonl")) + 1
     assert f"traces.jsonl, line {count} is broken" in capsys.readouterr().err
     assert main([str(whole.folder)]) == 2
+    (copy(whole, "odd").folder / "identity.json").write_text("5")
+    assert main([str(whole.folder), str(whole.folder.with_name("odd"))]) == 2
+    assert "identity.json is broken: " in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_teacher_call_that_failed_is_no_step(tmp_path: Path) -> None:
+    """Also where another one of its iteration was answered."""
+    two = ["--proposals-per-iteration", "2", "--max-total-rollouts", "12"]
+    with steady() as endpoint:
+        first = run(endpoint, tmp_path, *two).lines("reflections.jsonl")[0]["prompt"]
+
+    def teacher(request: Request) -> str | Reply:
+        return Reply.error(401, "no key") if request.user == first else steady_teacher(request)
+
+    with scripted(steady_student, teacher) as endpoint:
+        failed = run(endpoint, tmp_path, *two)
+    assert failed.status == 2
+    exchanges = failed.lines("reflections.jsonl")
+    assert [exchange["verdict"] for exchange in exchanges] == ["failed", "proposal"]
+    assert [row["text"] for row in failed.lines("proposals.jsonl")] == [None]
+    (step,) = read_steps(failed.folder).steps
+    assert (step.request, step.decision) == (exchanges[1]["key"], None)
 
 
 def test_no_secret_is_shown(whole: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,8 +184,12 @@ def test_no_secret_is_shown(whole: Run, capsys: pytest.CaptureFixture[str]) -> N
     config = json.loads(file.read_bytes())
     config["client"]["headers"] = {"X-Api-Key": "hunter2"}
     config["client"]["base_url"] = "http://me:hunter2@host/v1"
+    judge = {"id": "rubric", "headers": {"Authorization": "hunter2"}}
+    config["taskset"]["task"]["judges"] = [judge]
     file.write_text(json.dumps(config))
     status, found = compared(whole, other, capsys)
     assert status == 0
     assert found["config"]["client.headers.X-Api-Key"] == [None, "[secret]"]
     assert found["config"]["client.base_url"][1] == "http://[secret]@host/v1"
+    judges = [{"id": "rubric", "headers": {"Authorization": "[secret]"}}]
+    assert found["config"]["taskset.task.judges"] == [[], judges]

@@ -240,3 +240,12 @@ async def test_only_waiting_counts_as_waiting() -> None:
 
     outcome: Throttled = await retry_policy(1, 0.01, "a rollout", Troubles())(attempt)
     assert outcome.verdict.kind == "measured"
+
+
+async def test_the_attempt_after_which_it_was_given_up_counts_among_the_causes() -> None:
+    async def attempt() -> Throttled:
+        return Throttled(Verdict("transient", "oops"))
+
+    troubles = Troubles()
+    await retry_policy(1, 0.01, "a rollout", troubles)(attempt)
+    assert (troubles.seen["oops"], troubles.waiting["oops"]) == (1, 0)

@@ -188,16 +188,26 @@ def test_a_journal_that_lost_rollouts_is_not_paid_for_again(
     assert "holds 0 of the 12 rollouts that result.json counted" in last_line(capsys)
 
 
-def test_a_resume_that_fails_says_so_in_the_result(tmp_path: Path) -> None:
+def test_a_resume_that_fails_says_so_in_the_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with scripted() as endpoint:
         done = run(endpoint, tmp_path, *BUDGET)
-    assert done.result["status"] == "finished"
+    whole = done.result
+    assert whole["status"] == "finished"
     lines = done.lines("reflections.jsonl")
     lines[0]["key"] = "another"
     (done.folder / "reflections.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    capsys.readouterr()
     with scripted() as endpoint:
-        again = resumed(endpoint, done, "--max-total-rollouts", "16")
+        again = resumed(endpoint, done, "--max-total-rollouts", "16", "--json")
     assert again.status == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out) == again.result
+    assert "failed (12 of 12 rollouts)" in err.splitlines()[-1]
+    for key in ("rollouts", "tokens", "cost", "val_means"):
+        assert again.result[key] == whole[key]
+    assert "report" in again.result["artifacts"]
     assert (again.result["status"], again.result["partial"]) == ("failed", True)
     assert again.result["best_val_mean"] == 1.0
     assert not again.result["valid_for_aggregation"]

@@ -24,6 +24,8 @@ from tests.support import (
     turns,
 )
 from tests.test_gepa_resume import resumed
+from verifiers.v1.gepa.money import list_price
+from verifiers.v1.types import Usage
 
 STUDENT = ["--price-in", "1", "--price-out", "10"]
 PRICED = [*STUDENT, "--reflection-price-in", "2", "--reflection-price-out", "20"]
@@ -165,6 +167,9 @@ COSTS: dict[str, tuple[list[str], dict[str, Any], float | None, float | None]] =
     "none told": ([], USAGE, None, None),
     "listed": (LISTED, USAGE, 12 * 0.00038, 0.00038),
     "reported": ([], {**USAGE, "cost": 0.5}, 12 * 0.5, 0.5),
+    "reported as free": ([], {**USAGE, "cost": 0}, 0, 0),
+    "listed and reported as free": (LISTED, {**USAGE, "cost": 0}, 12 * 0.00038, 0.00038),
+    "reported below nothing": ([], {**USAGE, "cost": -0.5}, None, None),
     "told and reported": (PRICED, {**USAGE, "cost": 0.5}, 12 * 0.002, 0.004),
     "free": ([f.replace("10", "0").replace("1", "0") for f in STUDENT], USAGE, 0, None),
     "no usage": (PRICED, {}, None, None),
@@ -194,6 +199,15 @@ def test_what_has_no_price_is_unknown(
         assert cost["usd"] == pytest.approx(student + teacher)
         shown = f"cost: ${cost['usd']:.4f}"
     assert shown in capsys.readouterr().err
+
+
+def test_a_list_price_holds_the_fee_of_each_request() -> None:
+    price = list_price("sonar", "https://api.perplexity.ai")
+    assert price is not None
+    # A dollar per million tokens, and 12 per thousand requests.
+    assert float(price.usd(Usage(prompt_tokens=1000, completion_tokens=100))) == pytest.approx(
+        0.0011 + 0.012
+    )
 
 
 # A cap

@@ -1,5 +1,6 @@
 """What only a process of its own shows: signals, kills, and a locale that is not UTF-8."""
 
+import os
 import random
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from tests.forks import Forks
 from tests.support import (
     BASE,
+    ROOT,
     Endpoint,
     Reply,
     Request,
@@ -193,6 +195,60 @@ def test_an_ascii_locale_changes_no_byte(tmp_path: Path) -> None:
     assert done.candidates == [text, better]
     assert {request.system for request in student_requests(endpoint)} == {text, better}
     assert done.json("configs/resolved/gepa.json")["initial_prompt"] == text
+
+
+def test_the_other_commands_in_an_ascii_locale_and_a_closed_pipe(tmp_path: Path) -> None:
+    folder = tmp_path / "läufe"
+    folder.mkdir()
+    with scripted() as endpoint:
+        done = run(endpoint, folder, "--max-total-rollouts", "12")
+        env = command_env(endpoint, **ASCII)
+    calls = {
+        "report": [str(done.folder)],
+        "compare": [str(done.folder), str(done.folder)],
+        "aggregate": [str(done.folder)],
+    }
+    code = "import sys; from verifiers_gepa import __main__ as m; sys.exit(getattr(m, {!r})())"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        ran = {
+            (name, piped): subprocess.run(
+                [sys.executable, "-c", code.format(name), *args],
+                stdout=closed if piped else subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                timeout=SECONDS,
+                check=False,
+            )
+            for name, args in calls.items()
+            for piped in (False, True)
+        }
+    assert ran["report", False].stdout == f"{done.folder}/report.html\n".encode()
+    assert ran["compare", False].stdout.endswith(b"equal: the same search, step by step\n")
+    statuses = {name: one.returncode for name, one in ran.items()}
+    assert statuses == {(name, piped): int(name == "aggregate") for name, piped in ran}
+    assert {one.stderr for one in ran.values()} == {b""}
+
+
+@pytest.mark.parametrize("command", ["main", "aggregate", "compare", "report"])
+def test_a_ctrl_c_during_the_imports_ends_a_command_without_a_traceback(command: str) -> None:
+    code = f"""
+import signal, sys
+from verifiers_gepa import __main__
+
+class Interrupting:
+    @staticmethod
+    def find_spec(name, path, target=None):
+        if name.startswith("verifiers.v1"):
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting)
+sys.exit(__main__.{command}())
+"""
+    argv = [sys.executable, "-c", code]
+    done = subprocess.run(argv, capture_output=True, cwd=ROOT, timeout=SECONDS, check=False)
+    assert (done.returncode, done.stderr) == (130, b"")
 
 
 def test_a_prompt_file_in_an_ascii_locale(tmp_path: Path) -> None:

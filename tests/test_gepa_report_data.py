@@ -12,6 +12,7 @@ from markupsafe import Markup
 from tests.support import Reply, Request, Run, good_student, run, scripted
 from tests.test_gepa_resume import resumed
 from verifiers.v1.cli.gepa_report import main as gepa_report
+from verifiers.v1.gepa.report import TESTED_BEFORE
 from verifiers.v1.gepa.report_data import Result, RunData, read_run
 from verifiers.v1.gepa.report_page import render_report
 from verifiers.v1.gepa.report_verdict import verdict
@@ -122,6 +123,14 @@ def write(name: str, text: str) -> Any:
     return lambda folder: (folder / name).write_text(text)
 
 
+def change(name: str, **values: Any) -> Any:
+    def damage(folder: Path) -> None:
+        file = folder / name
+        file.write_text(json.dumps({**json.loads(file.read_bytes()), **values}))
+
+    return damage
+
+
 def append(name: str, text: str) -> Any:
     return lambda folder: (folder / name).open("a").write(text)
 
@@ -132,6 +141,7 @@ def append(name: str, text: str) -> Any:
         (write("result.json", "{"), "result.json is broken: "),
         (write("result.json", '{"a": 1}'), "result.json is broken: status: Field required"),
         (write("result.json", "[]"), "result.json is broken: "),
+        (change("result.json", cell={"taskset": 5}, parents=["x"]), ""),
         (write("candidates.json", '[{"other": ""}]'), "candidates.json is broken: no 'system_p"),
         (write("candidates.json", '"text"'), "candidates.json is broken: "),
         (append("traces.jsonl", "{}\n"), r"traces.jsonl, line \d+ is broken: no 'gepa'"),
@@ -227,6 +237,13 @@ CUT = {"status": "interrupted", "finish_reason": "SIGINT", "partial": True, "mes
     [
         ({**TESTED, "p_value": 0.01, "improved": True}, "improved", "Improved", "+10.0 to +40.0"),
         ({**TESTED, "p_value": 0.2}, "even", "No gain shown", "which chance may explain"),
+        ({**TESTED, "p_value": 0.2}, "even", "No gain shown", "that nothing had read before"),
+        (
+            {**TESTED, "p_value": 0.2, "invalid_reasons": [TESTED_BEFORE]},
+            "even",
+            "No gain shown",
+            "test tasks, the deployed prompt scores",
+        ),
         ({**TESTED, **WORSE, "p_value": 0.01}, "worse", "Worse", "Keep the seed prompt"),
         ({**TESTED, **WORSE, "p_value": 0.2}, "even", "No gain shown", "-40.0 to -10.0"),
         (

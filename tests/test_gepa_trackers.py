@@ -74,7 +74,15 @@ def test_the_series_of_a_run_are_by_rollouts(tmp_path: Path, stub: Path) -> None
     for role, tokens in result["tokens"].items():
         assert points[-1][f"tokens/{role}/input"] == tokens["input"]
     assert replayed == points
-    assert wandb().run.summary == {}  # the search alone deploys nothing
+    assert wandb().run.summary == {"status": "finished"}  # the search alone deploys nothing
+    (settings,) = [kwargs["settings"] for name, _, kwargs in wandb().calls if name == "init"]
+    assert settings == {
+        "console": "off",
+        "disable_code": True,
+        "disable_git": True,
+        "x_disable_machine_info": True,
+        "x_disable_meta": True,
+    }
 
 
 @pytest.mark.parametrize("stub", [True], indirect=True)
@@ -105,6 +113,9 @@ def test_a_tracker_that_is_missing_is_named(
     (tmp_path / "mlflow").mkdir()  # a folder is no package
     monkeypatch.syspath_prepend(str(tmp_path))
     with scripted() as endpoint:
+        assert run(endpoint, tmp_path, "--mlflow", "--no-save-results", *LONG).status == 2
+        last = capsys.readouterr().err.splitlines()[-1]
+        assert last == "gepa: --mlflow writes below the run directory: save results"
         assert run(endpoint, tmp_path, "--mlflow", *LONG).status == 2
         assert endpoint.requests == []
     last = capsys.readouterr().err.splitlines()[-1]

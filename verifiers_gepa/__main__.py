@@ -1,10 +1,11 @@
-"""The `gepa` command, also `python -m verifiers_gepa`.
+"""The `gepa` command, also `python -m verifiers_gepa`, and the commands beside it.
 
-It exists so that the mount comes first: importing `verifiers.v1.cli.gepa` without it is the host's
+They exist so that the mount comes first: importing `verifiers.v1.cli.gepa` without it is the host's
 command. `--version` is answered here, without the seconds that importing `verifiers.v1` takes.
 """
 
 import sys
+from importlib import import_module
 
 from verifiers_gepa import __version__
 
@@ -14,33 +15,30 @@ def main() -> int:
     if sys.argv[1:] == ["--version"]:
         print(f"verifiers-gepa {__version__}")
         return 0
-    try:
-        from verifiers.v1.cli.gepa import main as gepa
-
-        return gepa()
-    except KeyboardInterrupt:  # while the imports took their seconds
-        return 130
+    return _run("gepa")
 
 
 def aggregate() -> int:
     """The `gepa-aggregate` command."""
-    from verifiers.v1.cli.gepa_aggregate import main as gepa_aggregate
-
-    return gepa_aggregate()
+    return _run("gepa_aggregate")
 
 
 def compare() -> int:
     """The `gepa-compare` command."""
-    from verifiers.v1.cli.gepa_compare import main as gepa_compare
-
-    return gepa_compare()
+    return _run("gepa_compare")
 
 
 def report() -> int:
     """The `gepa-report` command."""
-    from verifiers.v1.cli.gepa_report import main as gepa_report
+    return _run("gepa_report")
 
-    return gepa_report()
+
+def _run(command: str) -> int:
+    try:
+        status: int = import_module(f"verifiers.v1.cli.{command}").main()
+    except KeyboardInterrupt:  # also while the imports took their seconds
+        return 130
+    return status
 
 
 if __name__ == "__main__":

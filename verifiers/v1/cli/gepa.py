@@ -24,6 +24,7 @@ from verifiers.v1.gepa.config import GEPAConfig, narrow
 from verifiers.v1.gepa.mistakes import explain
 from verifiers.v1.gepa.sources import named_ids, parse_config, read_sources
 from verifiers.v1.utils.logging import FORMAT, LIBRARY_LOGGER, setup_logging
+from verifiers.v1.utils.texts import print_text
 
 if TYPE_CHECKING:
     import verifiers.v1 as vf
@@ -105,7 +106,7 @@ def _help(args: list[str]) -> int:
     """Usage and every option, narrowed to the ids that `args` and its files name."""
     flags, settings, _ = read_sources(args)
     config_type = narrow(GEPAConfig, *named_ids(flags, settings))
-    _print(USAGE + "\n")
+    print_text(USAGE + "\n")
     with contextlib.suppress(SystemExit, BrokenPipeError):
         cli(config_type, args=["--help"])
     return 0
@@ -138,18 +139,9 @@ def _above(console: Console) -> Callable[[str], None]:
 
 def _print_outcome(outcome: "Outcome", config: GEPAConfig) -> None:
     if config.json_:
-        _print(json.dumps(outcome.result, allow_nan=False) + "\n")
+        print_text(json.dumps(outcome.result, allow_nan=False) + "\n")
     else:
-        _print(outcome.best_system_prompt + ("\n" if sys.stdout.isatty() else ""))
-
-
-def _print(text: str) -> None:
-    try:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode("utf-8"))
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print_text(outcome.best_system_prompt + ("\n" if sys.stdout.isatty() else ""))
 
 
 if __name__ == "__main__":

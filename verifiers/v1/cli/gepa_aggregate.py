@@ -22,6 +22,7 @@ from verifiers.v1.gepa.aggregate import (
     table_rows,
 )
 from verifiers.v1.gepa.rundir import write_json
+from verifiers.v1.utils.texts import print_text
 
 USAGE = """\
 usage: gepa-aggregate PATH... [--seeds 0 1 2] [--family task|method|none] [--out summary.json]
@@ -90,15 +91,18 @@ def _is_list(arg: str) -> bool:
 
 def _print(rows: list[list[str]]) -> None:
     if not sys.stdout.isatty():
-        for row in [list(COLUMNS), *rows]:
-            sys.stdout.write("\t".join(row) + "\n")
+        lines = ["\t".join(row) + "\n" for row in [list(COLUMNS), *rows]]
+        print_text("".join(lines), "surrogateescape")
         return
     table = Table(*COLUMNS)
     for row in rows:
         if row[0] and table.row_count:
             table.add_section()
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    with console.capture() as printed:
+        console.print(table)
+    print_text(printed.get(), "surrogateescape")
 
 
 if __name__ == "__main__":

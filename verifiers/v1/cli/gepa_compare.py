@@ -14,7 +14,7 @@ from pydantic_config.cli import ConfigFileError
 
 from verifiers.v1.gepa.compare import Comparison, compare_runs
 from verifiers.v1.gepa.recorded import read_steps
-from verifiers.v1.utils.texts import shorten, visible
+from verifiers.v1.utils.texts import print_text, shorten, visible
 
 USAGE = """\
 usage: gepa-compare RUN_A RUN_B [--json]
@@ -55,7 +55,8 @@ def main(argv: list[str] | None = None) -> int:
     except (ConfigFileError, ValueError, OSError) as error:
         sys.stderr.write(f"gepa-compare: {' '.join(str(error).split())}\n")
         return 2
-    _print(json.dumps(comparison.as_json()) if config.json_ else "\n".join(_lines(comparison)))
+    lines = [json.dumps(comparison.as_json())] if config.json_ else _lines(comparison)
+    print_text("\n".join([*lines, ""]), "backslashreplace")
     return 0 if comparison.equal else 1
 
 
@@ -83,12 +84,6 @@ def _shown(value: Any) -> str:
         return f"{value:g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return visible(shorten(text, WIDTH).replace("\n", " "))
-
-
-def _print(text: str) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(text.encode("utf-8", "backslashreplace") + b"\n")
-    sys.stdout.buffer.flush()
 
 
 if __name__ == "__main__":

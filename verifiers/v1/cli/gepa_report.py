@@ -10,6 +10,7 @@ from pydantic_config import BaseConfig, cli
 from pydantic_config.cli import ConfigFileError
 
 from verifiers.v1.gepa.report_page import write_report
+from verifiers.v1.utils.texts import print_text
 
 USAGE = """\
 usage: gepa-report RUN_DIR [--output FILE]
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> int:
     except (ConfigFileError, ValueError, OSError) as error:
         sys.stderr.write(f"gepa-report: {' '.join(str(error).split())}\n")
         return 2
-    print(path)
+    print_text(f"{path}\n", "surrogateescape")
     return 0
 
 

@@ -16,13 +16,13 @@ from rich.table import Table
 
 import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
-from verifiers.v1.configs.client import BaseClientConfig, resolve_api_key
+from verifiers.v1.configs.client import resolve_api_key
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, content_hash, proposal_cost
 from verifiers.v1.gepa.files import IDENTITY_FILE, OWN_FILES, RESULT_FILE, TRACES_FILE
 from verifiers.v1.gepa.identity import OWN_FIELDS
 from verifiers.v1.gepa.money import missing_prices
-from verifiers.v1.gepa.privacy import SECRET_NAME
+from verifiers.v1.gepa.privacy import SECRET_NAME, clients_of
 from verifiers.v1.gepa.quality import unmet
 from verifiers.v1.utils.loaders import harness_class
 from verifiers.v1.utils.prime import load_prime_config
@@ -94,15 +94,10 @@ def check_credentials(config: GEPAConfig) -> None:
 
 def check_secrets(config: GEPAConfig) -> None:
     """The config and every trace are written to files, with the clients' headers and URLs."""
-    clients: list[tuple[str, BaseClientConfig]] = [("client", config.client)]
-    if config.reflection_client is not None:
-        clients.append(("reflection-client", config.reflection_client))
-    for name, agent in agent_config_fields(config).items():
-        if agent.client is not None:
-            clients.append((f"{name}.client", agent.client))
     for url in config.task_endpoints:
         _check_url("task-endpoints", "client", url)
-    for flag, client in clients:
+    for name, client in clients_of(config):
+        flag = name.replace("_", "-")
         for header in client.headers:
             if SECRET_NAME.search(header):
                 raise ConfigError(
@@ -260,10 +255,12 @@ def check_prices(config: GEPAConfig) -> None:
 
 
 def check_trackers(config: GEPAConfig) -> None:
-    """A tracker that is asked for must be there. Raises `ConfigError`."""
+    """A tracker that is asked for must be there, and has a place. Raises `ConfigError`."""
     for name in ("wandb", "mlflow"):
         if not getattr(config, name):
             continue
+        if not config.save_results:
+            raise ConfigError(f"--{name} writes below the run directory: save results")
         spec = find_spec(name)
         # A folder of that name, which wandb itself leaves, is no installation.
         if spec is None or spec.origin is None:

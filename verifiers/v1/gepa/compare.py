@@ -99,6 +99,10 @@ def _config_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, 
 
 def _public(name: str, value: Any) -> Any:
     """A setting without what may be a secret in it (a run refuses those, a file may hold one)."""
+    if isinstance(value, dict):
+        return {key: _public(key, item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_public(name, item) for item in value]
     if not isinstance(value, str):
         return value
     last = name.rpartition(".")[2]

@@ -7,8 +7,8 @@ any age. docs/why-not-better.md explains every code.
 from collections.abc import Iterator, Mapping
 from typing import Any, TypedDict
 
-from verifiers.v1.gepa.files import REFLECTIONS_FILE, TRACES_FILE
-from verifiers.v1.gepa.statistics import CONFIDENCE
+from verifiers.v1.gepa.files import PROPOSALS_FILE, REFLECTIONS_FILE, TRACES_FILE
+from verifiers.v1.gepa.statistics import is_worse
 
 FEW_PROPOSALS = 3
 """A search that evaluated fewer proposals than this has hardly begun."""
@@ -100,10 +100,11 @@ def _of_the_search(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     elif not accepted and not unvalidated:
         yield (
             "all_rejected",
-            f"None of {evaluated} proposals beat its parent on their minibatch. See in "
-            f"{REFLECTIONS_FILE} whether the feedback tells the teacher what was wrong; then try "
-            "a stronger --reflection-model, a larger budget or a larger "
-            "--reflection-minibatch-size.",
+            f"None of {evaluated} proposals was accepted: they did not beat their parent on the "
+            "minibatch, or by less than another of their iteration, or were stopped in their val "
+            f"pass ({PROPOSALS_FILE} says which). See in {REFLECTIONS_FILE} whether the feedback "
+            "tells the teacher what was wrong; then try a stronger --reflection-model, a larger "
+            "budget or a larger --reflection-minibatch-size.",
         )
     if unvalidated:
         yield (
@@ -138,7 +139,7 @@ def _of_the_phases(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             f"There is no interval on test: {result['statistics_reason']}. Start another run with "
             "more test tasks (--num-test).",
         )
-    elif result["ci95"][1] < 0 and result["p_value"] <= 1 - CONFIDENCE:
+    elif is_worse(result["ci95"], result["p_value"]):
         yield (
             "worse",
             "The deployed prompt is worse than the seed prompt on test: keep the seed prompt. It "

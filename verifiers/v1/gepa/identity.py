@@ -117,7 +117,12 @@ def recorded_identity(run_dir: Path) -> dict[str, Any]:
     """The identity that a run directory holds, empty where there is none. Raises `OSError`, or
     `ValueError` where it is broken."""
     path = run_dir / IDENTITY_FILE
-    return dict(json.loads(path.read_bytes())) if path.exists() else {}
+    if not path.exists():
+        return {}
+    try:
+        return dict(json.loads(path.read_bytes()))
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is broken: {error}") from error
 
 
 def check_identity(run_dir: Path, identity: dict[str, Any]) -> None:

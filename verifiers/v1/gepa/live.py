@@ -6,7 +6,6 @@ the console's draws; it only reads.
 """
 
 import contextlib
-import logging
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +21,6 @@ from rich.text import Text
 from verifiers.v1.gepa.history import Entry
 from verifiers.v1.gepa.report import usd_text
 from verifiers.v1.gepa.run import Run
-
-logger = logging.getLogger(__name__)
 
 REFRESHES = 4
 """Frames per second."""
@@ -145,13 +142,13 @@ class View:
 
     def draw(self) -> RenderableType:
         """The view as it is now; the one before where that fails, as it must never end a run."""
-        try:
+        # A number may change while it is read. Nothing is logged here: a thread of the console's
+        # holds its lock, and another one that logs may be waiting for that with the log's.
+        with contextlib.suppress(Exception):
             now = take_snapshot(self._run)
             if now.phase != self._pace.phase or now.replaying:
                 self._pace = Pace(now.phase, time.monotonic(), now.done)
             self._last = drawn(now, list(self._proposals), self._pace.seconds_left(now))
-        except Exception as error:  # noqa: BLE001 - a number that changed while it was read
-            logger.debug("the view could not be drawn: %r", error)
         return self._last
 
 
@@ -242,6 +239,7 @@ def shown(run: Run, console: Console | None) -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError):  # a terminal that was closed
             live.stop()
+        run.adapter.drive.silent = False
 
 
 def _duration(seconds: float) -> str:

@@ -95,7 +95,7 @@ class Spending:
     def _priced(self, role: str, usage: Usage) -> tuple[Decimal, str] | None:
         price = self.prices.get(role)
         reported = usage.cost
-        if (price is None or not price.told) and reported is not None and math.isfinite(reported):
+        if reported is not None and _is_believed(reported, price):
             return Decimal(str(reported)), "reported by the endpoint"
         if price is None:
             return None
@@ -208,7 +208,7 @@ def list_price(model: str, base_url: str) -> Price | None:
     cached = prices.cache_read_mtok or prices.input_mtok
     per_million = (prices.input_mtok, cached, prices.output_mtok)
     flat = [price for price in per_million if isinstance(price, Decimal)]
-    if len(flat) == len(per_million):
+    if len(flat) == len(per_million) and prices.requests_kcount is None:
         return Price(source, _linear(*flat))
 
     def usd(usage: Usage) -> Decimal:
@@ -239,6 +239,14 @@ def _linear(per_input: Decimal, per_cached: Decimal, per_output: Decimal) -> Cal
         return (per_input * fresh + per_cached * cached + per_output * output) / MILLION
 
     return usd
+
+
+def _is_believed(reported: float, price: Price | None) -> bool:
+    """Whether a call cost what its endpoint reports. Some report 0 for what they know no price of,
+    so 0 counts only where nothing else is known."""
+    if price is None:
+        return 0 <= reported < math.inf
+    return not price.told and 0 < reported < math.inf
 
 
 def _unpriced(role: str) -> str:

@@ -27,6 +27,10 @@ OPEN_THINK = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
 CLOSE_THINK = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
 
 
+UNANSWERED = "the teacher's endpoint failed"
+"""How the reason begins where there is no reply."""
+
+
 @dataclass(frozen=True)
 class NoProposal:
     """Why a reply is not a candidate."""

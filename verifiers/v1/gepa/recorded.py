@@ -10,6 +10,7 @@ from typing import Any
 from verifiers.v1.gepa.dataset import NAMES
 from verifiers.v1.gepa.files import PROMPT_FILE
 from verifiers.v1.gepa.identity import flat, recorded_identity
+from verifiers.v1.gepa.proposals import UNANSWERED
 from verifiers.v1.gepa.report_data import RunData, read_run
 from verifiers.v1.utils.texts import read_text
 
@@ -94,8 +95,9 @@ def _steps(data: RunData) -> Iterator[Step]:
     `proposals.jsonl` may end earlier, as a proposal stands there when it is decided."""
     # Where a call failed the run stopped; a resumed one asked again.
     exchanges = [one for one in data.exchanges if one.verdict != "failed"]
+    rows = [row for row in data.proposals or [] if not (row.reason or "").startswith(UNANSWERED)]
     position: Counter[int | None] = Counter()
-    for exchange, row in zip_longest(exchanges, data.proposals or []):
+    for exchange, row in zip_longest(exchanges, rows):
         if exchange is None:  # `reflections.jsonl` was cut: what it does not hold is no step
             return
         if row is None:

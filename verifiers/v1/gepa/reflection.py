@@ -31,7 +31,7 @@ from verifiers.v1.gepa.files import REFLECTIONS_FILE
 from verifiers.v1.gepa.history import History
 from verifiers.v1.gepa.journal import Journal, prompt_digest
 from verifiers.v1.gepa.privacy import keys_of, scrub
-from verifiers.v1.gepa.proposals import NoProposal, extract_prompt
+from verifiers.v1.gepa.proposals import UNANSWERED, NoProposal, extract_prompt
 from verifiers.v1.gepa.quality import Quality, describe
 from verifiers.v1.gepa.records import Record, render_records, without
 from verifiers.v1.gepa.replay import Replay
@@ -329,7 +329,7 @@ class Reflection:
     def _usable(self, answer: Answer) -> str | NoProposal:
         if answer.verdict != MEASURED:
             refused = answer.verdict.kind == "measured"  # this prompt: too long, or filtered
-            who = "the teacher refused" if refused else "the teacher's endpoint failed"
+            who = "the teacher refused" if refused else UNANSWERED
             return NoProposal(f"{who}: {answer.verdict.cause}")
         text = extract_prompt(answer.text, answer.finish_reason)
         if isinstance(text, NoProposal):

@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -41,6 +41,9 @@ logger = logging.getLogger(__name__)
 
 MOST_DROPPED = 0.1
 """Share of the val tasks that may be missing in a run that counts in an aggregate."""
+
+TESTED_BEFORE = "the test tasks were run before, with another deployed prompt"
+"""The reason why a run does not count that went on after a look at test."""
 
 Status = Literal["finished", "interrupted", "failed"]
 
@@ -200,15 +203,27 @@ def mark_unfinished(run_dir: Path, replay: Replay) -> None:
     (run_dir / REPORT_FILE).unlink(missing_ok=True)
 
 
-def amend_result(run_dir: Path, status: Status, reason: str, message: str) -> None:
-    """Change how a run ended in its result, and nothing else. Raises `OSError`."""
+def amend_result(run_dir: Path, status: Status, reason: str, message: str) -> dict[str, Any] | None:
+    """Change how a run ended in its result, and take out the report, which says otherwise; nothing
+    else. The result as it is then, None where there is none. Raises `OSError`."""
     path = run_dir / RESULT_FILE
-    if path.exists():
-        result = json.loads(path.read_bytes())
-        ending = {"status": status, "finish_reason": reason, "message": message}
-        invalid = [] if status == "finished" else [f"the run did not finish ({reason})"]
-        partial = {"partial": status != "finished", "valid_for_aggregation": not invalid}
-        write_json(path, {**result, **ending, **partial, "invalid_reasons": invalid, "hints": []})
+    if not path.exists():
+        return None
+    result: dict[str, Any] = json.loads(path.read_bytes())
+    ending = {"status": status, "finish_reason": reason, "message": message}
+    invalid = [] if status == "finished" else [f"the run did not finish ({reason})"]
+    partial = {"partial": status != "finished", "valid_for_aggregation": not invalid}
+    result |= {**ending, **partial, "invalid_reasons": invalid, "hints": []}
+    result["artifacts"] = {k: v for k, v in result.get("artifacts", {}).items() if k != "report"}
+    write_json(path, result)
+    return result
+
+
+def as_recorded(outcome: Outcome, result: dict[str, Any]) -> Outcome:
+    """`outcome` with what `result`, the run's own, knows of more than it."""
+    names = ("rollouts", "tokens", "cost", "warnings", "val_means")
+    known = {name: result[name] for name in names if name in result}
+    return replace(outcome, result=result, **known)
 
 
 def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
@@ -220,7 +235,7 @@ def log_outcome(outcome: Outcome, config: GEPAConfig) -> None:
             "search: val mean %.4f with the seed prompt, %.4f with the best of %d candidates",
             outcome.seed_val_mean,
             outcome.best_val_mean,
-            len(outcome.candidates),
+            len(outcome.val_means),
         )
     if headline := headline_of(outcome):
         logger.info("%s", headline)
@@ -338,7 +353,7 @@ def _invalid_reasons(outcome: Outcome, config: GEPAConfig, split: Split) -> list
     if not split.test:
         reasons.append("there are no test tasks (num_test is 0)")
     if outcome.evaluation.tested_before:
-        reasons.append("the test tasks were run before, with another deployed prompt")
+        reasons.append(TESTED_BEFORE)
     if config.allow_small_budget:
         reasons.append("the budget was allowed to be too small for one accepted proposal")
     missing = {

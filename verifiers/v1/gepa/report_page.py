@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from verifiers.v1.gepa.files import REPORT_FILE, RESULT_FILE
 from verifiers.v1.gepa.report import Outcome, usd_text
-from verifiers.v1.gepa.report_data import Cost, Result, RunData, read_run
+from verifiers.v1.gepa.report_data import BROKEN, Cost, DamagedRun, Result, RunData, read_run
 from verifiers.v1.gepa.report_episodes import by_difference, differing_pairs, failures
 from verifiers.v1.gepa.report_plots import score_plots
 from verifiers.v1.gepa.report_verdict import verdict
@@ -107,8 +107,9 @@ def try_report(run_dir: Path) -> str | None:
 
 
 def render_report(data: RunData) -> str:
-    """The page. The same run gives the same bytes."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    """The page. The same run gives the same bytes. Raises `DamagedRun` where a file holds something
+    else than runs write."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError
 
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -117,7 +118,11 @@ def render_report(data: RunData) -> str:
         finalize=literal,
     )
     environment.filters["score"] = score
-    return environment.get_template("report.html.j2").render(_context(data))
+    template = environment.get_template("report.html.j2")
+    try:
+        return template.render(_context(data))
+    except (*BROKEN, IndexError, UndefinedError) as error:
+        raise DamagedRun(f"{data.run_dir} holds what no run writes: {error!r}") from error
 
 
 def score(value: float | None) -> str:

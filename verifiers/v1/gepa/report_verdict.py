@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from verifiers.v1.gepa.report import TESTED_BEFORE
 from verifiers.v1.gepa.report_data import Result, RunData
-from verifiers.v1.gepa.statistics import CONFIDENCE
+from verifiers.v1.gepa.statistics import is_worse
 
 Kind = Literal["improved", "worse", "even", "untested", "unknown"]
 
@@ -69,8 +70,9 @@ def _comparison(result: Result) -> tuple[Kind, str, str]:
     assert result.deployed_mean is not None
     delta = 100 * (result.deployed_mean - result.baseline_mean)
     tasks = len(result.test)
+    fresh = "" if TESTED_BEFORE in result.invalid_reasons else " that nothing had read before"
     means = (
-        f"on {tasks} test tasks that nothing had read before, the deployed prompt scores "
+        f"on {tasks} test tasks{fresh}, the deployed prompt scores "
         f"{result.deployed_mean:.4f} and the seed prompt {result.baseline_mean:.4f}"
     )
     if result.ci95 is None:
@@ -79,9 +81,8 @@ def _comparison(result: Result) -> tuple[Kind, str, str]:
         return "untested", "No verdict", sentence
     low, high = result.ci95
     points = f"{delta:+.1f} points (95 % interval {low:+.1f} to {high:+.1f})"
-    is_rare = result.p_value is not None and result.p_value <= 1 - CONFIDENCE
     if result.improved:
         return "improved", "Improved", f"Improved: {means}, {points}."
-    if high < 0 and is_rare:
+    if is_worse(result.ci95, result.p_value):
         return "worse", "Worse", f"Worse: {means}, {points}. Keep the seed prompt."
     return "even", "No gain shown", f"No gain shown: {means}, {points}, which chance may explain."

@@ -29,7 +29,7 @@ class Troubles:
     """What went wrong with one kind of operation, by cause."""
 
     seen: Counter[str] = field(default_factory=Counter)
-    """Failed attempts after which there was another."""
+    """Failed attempts that another one might mend, also the last where it was given up."""
     waiting: Counter[str] = field(default_factory=Counter)
     """Operations that wait for their next attempt."""
 
@@ -60,19 +60,22 @@ def retry_policy(attempts: int, patience: float, what: str, troubles: Troubles) 
         failed += 1
         return failed >= attempts
 
+    def count(state: RetryCallState) -> None:
+        troubles.seen[_outcome(state).verdict.cause] += 1
+
     def log(state: RetryCallState) -> None:
         nonlocal waited
         verdict = _outcome(state).verdict
         if verdict.status == THROTTLED:
             waited += state.upcoming_sleep
         cause = verdict.cause
-        count = troubles.seen[cause] = troubles.seen[cause] + 1
+        seen = troubles.seen[cause]
         troubles.waiting[cause] += 1
         logger.log(
-            logging.WARNING if _is_round(count) else logging.DEBUG,
+            logging.WARNING if _is_round(seen) else logging.DEBUG,
             "%s failed, for the %d. time in this run; trying again in %.1f s: %s",
             what,
-            count,
+            seen,
             state.upcoming_sleep,
             cause,
         )
@@ -83,6 +86,7 @@ def retry_policy(attempts: int, patience: float, what: str, troubles: Troubles) 
 
     return AsyncRetrying(
         before=go_on,
+        after=count,
         stop=spent,
         wait=_pause,
         retry=retry_if_result(lambda attempt: attempt.verdict.kind == "transient"),

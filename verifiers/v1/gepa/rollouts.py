@@ -28,6 +28,7 @@ from verifiers.v1.gepa.privacy import keys_of, scrub_errors
 from verifiers.v1.gepa.replay import Key, Recorded, Replay
 from verifiers.v1.gepa.retries import Troubles, retry_policy
 from verifiers.v1.gepa.reuse import Reuse
+from verifiers.v1.gepa.usage import Calls as Answered
 from verifiers.v1.gepa.usage import episode_calls, note_calls, recorded_calls, trace_calls
 from verifiers.v1.gepa.workers import Calls, Workers
 from verifiers.v1.task import Task
@@ -182,10 +183,9 @@ class Rollouts:
             return occurrence, self._cached(key, occurrence)
         if not isinstance(recorded, Recorded):
             return occurrence, Measurement(None, "given up before", occurrence, live=False)
-        self.budget.spending.count_all(recorded.calls)
         self.budget.replayed += 1
         self.budget.attempted += 1
-        self._count(job, measured=True)
+        self._count(job, True, recorded.calls)
         stamp, stored = recorded.stamp, recorded.stored
         kept = stored if job.keep else None
         name = stored.name
@@ -279,8 +279,7 @@ class Rollouts:
     async def _record(
         self, job: Job, episode: Episode, verdict: Verdict, occurrence: int, number: int
     ) -> Stored | None:
-        """Write the episode, then count it. Where it was written."""
-        self.budget.spending.count_all(episode_calls(episode))
+        """Write the episode, then count it and its calls. Where it was written."""
         measured = verdict.kind == "measured"
         stamp = Stamp(
             phase=job.phase,
@@ -294,14 +293,15 @@ class Rollouts:
             score=_score(episode) if measured and verdict.scored else None,
             charged=measured and job.phase == "optimize",
         )
+        calls = episode_calls(episode)
         try:
             stored = await self.journal.episode(episode, stamp)
         except asyncio.CancelledError as cancelled:
             # The journal finishes its line before it lets the cancellation through.
             if cancelled.__cause__ is None:
-                self._count(job, measured)
+                self._count(job, measured, calls)
             raise
-        self._count(job, measured)
+        self._count(job, measured, calls)
         return stored
 
     async def _episode(self, job: Job, endpoint: int) -> Episode:
@@ -338,7 +338,8 @@ class Rollouts:
                 self.throttle.limit,
             )
 
-    def _count(self, job: Job, measured: bool) -> None:
+    def _count(self, job: Job, measured: bool, calls: Answered) -> None:
+        self.budget.spending.count_all(calls)
         if not measured:
             self.budget.failed += 1
         elif job.phase == "optimize":

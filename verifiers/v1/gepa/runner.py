@@ -48,6 +48,7 @@ from verifiers.v1.gepa.replay import Divergence, Replay
 from verifiers.v1.gepa.report import (
     Outcome,
     amend_result,
+    as_recorded,
     log_outcome,
     mark_unfinished,
     write_outcome,
@@ -125,8 +126,9 @@ def _run(env: vf.Env, config: GEPAConfig, drive: Drive, view: View | None) -> Ou
     with drive.signals(), locked(config) as run_dir, drive, frozen_heap():
         replay = _open_record(plan, config, run_dir)
         run = _assemble(env, config, plan, replay, run_dir, drive)
-        with tracked(run), view(run) if view is not None else contextlib.nullcontext():
+        with tracked(run) as ended, view(run) if view is not None else contextlib.nullcontext():
             outcome, error = _optimize(run)
+            ended.append(outcome.status)
         log_outcome(outcome, config)
     if isinstance(error, Interrupted):
         raise RunInterrupted(error.signum, outcome) from error
@@ -193,7 +195,9 @@ def _optimize(run: Run) -> tuple[Outcome, BaseException | None]:
         return _write(outcome, ending, run)
     # Cut short before it had caught up with its record: what stands there knows more.
     if run_dir is not None:
-        amend_result(run_dir, status=ending.status, reason=ending.reason, message=ending.message)
+        result = amend_result(run_dir, ending.status, ending.reason, ending.message)
+        if result is not None:
+            return add_report(as_recorded(outcome, result)), ending.error
         if problem := try_report(run_dir):
             logger.warning("%s", problem)
     return outcome, ending.error

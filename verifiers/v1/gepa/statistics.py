@@ -43,16 +43,21 @@ class Comparison:
     def improved(self) -> bool:
         """Whether the interval lies above 0, and chance alone would rarely give as much: with few
         tasks, or few that differ, the interval by itself says so too easily."""
-        return self.ci95 is not None and self.ci95[0] > 0 and self._is_rare
+        return self.ci95 is not None and self.ci95[0] > 0 and _is_rare(self.p_value)
 
     @property
     def worse(self) -> bool:
         """The same below 0."""
-        return self.ci95 is not None and self.ci95[1] < 0 and self._is_rare
+        return is_worse(self.ci95, self.p_value)
 
-    @property
-    def _is_rare(self) -> bool:
-        return self.p_value is not None and self.p_value <= 1 - CONFIDENCE
+
+def is_worse(ci95: Sequence[float] | None, p_value: float | None) -> bool:
+    """`Comparison.worse`, from its figures."""
+    return ci95 is not None and ci95[1] < 0 and _is_rare(p_value)
+
+
+def _is_rare(p_value: float | None) -> bool:
+    return p_value is not None and p_value <= 1 - CONFIDENCE
 
 
 def mean(values: Sequence[float]) -> float:

@@ -16,6 +16,7 @@ from gepa.logging.experiment_tracker import ExperimentTracker, create_experiment
 
 from verifiers.v1.gepa.files import MLFLOW_FOLDER
 from verifiers.v1.gepa.history import Entry
+from verifiers.v1.gepa.report import Status
 from verifiers.v1.gepa.run import Run
 from verifiers.v1.gepa.statistics import mean
 
@@ -26,6 +27,15 @@ AXIS = "rollouts"
 
 CONFIG = ("seed", "max_total_rollouts", "reflection_minibatch_size", "rollouts_per_task")
 """What of the config a tracker is told, besides models, taskset and sizes: no URL, no header."""
+
+WANDB_SETTINGS = {
+    "console": "off",
+    "disable_code": True,
+    "disable_git": True,
+    "x_disable_machine_info": True,
+    "x_disable_meta": True,
+}
+"""Else wandb sends what the run prints, its command line, and the state of the repository."""
 
 GEPA_WARNING = "Warning: Failed to "
 """How gepa's tracker begins its line, on stdout, for every call that failed."""
@@ -61,11 +71,13 @@ class Tracker:
             metrics["val_mean"] = entry.val_mean
         self._log(metrics, entry.charged)
 
-    def finish(self) -> None:
-        """The last point, and what the run came to."""
+    def finish(self, status: str | None) -> None:
+        """The last point, and what the run came to; `status` is how it ended, where it did in
+        order."""
         comparison, budget = self._run.found.comparison, self._run.adapter.rollouts.budget
         self._log({}, budget.charged)
-        summary: dict[str, Any] = {"deployed_candidate": self._run.found.deployed}
+        summary: dict[str, Any] = {"status": status}
+        summary |= {"deployed_candidate": self._run.found.deployed}
         if comparison is not None:
             summary |= {"delta_pp": 100 * comparison.delta, "improved": comparison.improved}
         known = {name: value for name, value in summary.items() if value is not None}
@@ -103,30 +115,34 @@ class Tracker:
 
 
 @contextlib.contextmanager
-def tracked(run: Run) -> Iterator[None]:
-    """Track the run, where it is asked for, till it is over."""
+def tracked(run: Run) -> Iterator[list[Status]]:
+    """Track the run, where it is asked for, till it is over. Put into the list how it ended."""
+    ended: list[Status] = []
     if not (run.config.wandb or run.config.mlflow):
-        yield
+        yield ended
         return
     tracker = Tracker(run)
     tracker.start()
     run.history.listeners.append(tracker.decided)
     try:
-        yield
+        yield ended
     finally:
-        tracker.finish()
+        tracker.finish(ended[0] if ended else None)
 
 
 def _gepa_tracker(run: Run) -> ExperimentTracker:
     """gepa's tracker, which writes below the run's directory."""
     config, run_dir = run.config, run.adapter.rollouts.journal.run_dir
-    uri = os.environ.get("MLFLOW_TRACKING_URI")
-    if uri is None and run_dir is not None:
-        uri = (run_dir.resolve() / MLFLOW_FOLDER).as_uri()
-    about = {"project": "verifiers-gepa", "name": config.run.name}
+    assert run_dir is not None  # see checks.check_trackers
+    uri = os.environ.get("MLFLOW_TRACKING_URI", (run_dir.resolve() / MLFLOW_FOLDER).as_uri())
     return create_experiment_tracker(
         use_wandb=config.wandb,
-        wandb_init_kwargs={**about, **({"dir": str(run_dir)} if run_dir is not None else {})},
+        wandb_init_kwargs={
+            "project": "verifiers-gepa",
+            "name": config.run.name,
+            "dir": str(run_dir),
+            "settings": dict(WANDB_SETTINGS),
+        },
         wandb_step_metric=AXIS,
         use_mlflow=config.mlflow,
         mlflow_tracking_uri=uri,

@@ -5,6 +5,7 @@ data, so it is read and written here as UTF-8 bytes, the same on every machine.
 """
 
 import os
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,6 +35,17 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def print_text(text: str, errors: str = "strict") -> None:
+    """Write `text` to stdout as UTF-8, line ends untouched; `errors` is what becomes of what has no
+    UTF-8 form. Nothing happens where nobody reads stdout any more."""
+    try:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode("utf-8", errors))
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_text(value: str) -> bool:
