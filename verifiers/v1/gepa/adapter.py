@@ -45,7 +45,7 @@ class Shown(dict[str, list[Record]]):
     def __init__(self, component: str, records: list[Record], evaluation: Evaluation) -> None:
         super().__init__({component: records})
         self.tasks = evaluation.tasks
-        self.scores = known_scores(evaluation)
+        self.scores = known_scores(evaluation.scores, evaluation.trajectories or [])
         """Its scores, None where one could not be measured."""
         self.rollouts = 0 if evaluation.billed else charged(evaluation.trajectories or [])
         """Charged for it."""
@@ -278,11 +278,13 @@ class GEPAAdapter:
         return Shown(COMPONENT, records, eval_batch)
 
 
-def known_scores(evaluation: EvaluationBatch[list[Measurement], str]) -> list[float | None]:
+def known_scores(
+    scores: Sequence[float], measured: Sequence[Sequence[Measurement]]
+) -> list[float | None]:
     """The scores of a minibatch as measured: None for a task that was not run or could not be."""
     return [
-        None if mean_score(measured) is None else score
-        for score, measured in zip(evaluation.scores, evaluation.trajectories or [], strict=True)
+        None if mean_score(rollouts) is None else score
+        for score, rollouts in zip(scores, measured, strict=True)
     ]
 
 

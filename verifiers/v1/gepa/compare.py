@@ -183,6 +183,11 @@ def _proposal(
     if mine.request != other.request:
         has = [f"request {one.request[:12]}" for one in (mine, other)]
         yield Difference(f"{step}, what the teacher was shown", *has)
+    if (mine.iteration is None) != (other.iteration is None):
+        decisions = (
+            UNKNOWN if one.iteration is None else str(one.decision) for one in (mine, other)
+        )
+        yield Difference(f"{step}, what became of the proposal", *decisions)
     yield from _texts(f"{step}, the proposed prompt", mine.text, other.text)
     if mine.reply != other.reply:
         has = [f"reply {one.reply[:12]}" for one in (mine, other)]

@@ -123,7 +123,7 @@ class History:
         evaluation = proposal.eval_after
         assert evaluation is not None
         assert evaluation.trajectories is not None
-        entry.scores_after = known_scores(evaluation)
+        entry.scores_after = known_scores(evaluation.scores, evaluation.trajectories)
         entry.rollouts += charged(evaluation.trajectories)
         before = sum(proposal.subsample_scores_before or [])
         word = "above" if sum(evaluation.scores) > before else "equal to"
