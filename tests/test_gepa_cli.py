@@ -127,7 +127,7 @@ SECRETS = {
     "reflection-client": ["--reflection-client.headers", HEADER],
     "taskset.task.judges": [
         "--taskset.task.judges",
-        f'[{{"id": "reference"}}, {{"id": "rubric", "headers": {HEADER}}}]',
+        f'[{{"id": "reference"}}, {{"id": "reference", "name": "b", "headers": {HEADER}}}]',
     ],
 }
 

@@ -122,7 +122,8 @@ def render_report(data: RunData) -> str:
     try:
         return template.render(_context(data))
     except (*BROKEN, IndexError, UndefinedError) as error:
-        raise DamagedRun(f"{data.run_dir} holds what no run writes: {error!r}") from error
+        file = data.run_dir / RESULT_FILE
+        raise DamagedRun(f"{file} or another file holds what no run writes: {error!r}") from error
 
 
 def score(value: float | None) -> str:
