@@ -141,7 +141,10 @@ def append(name: str, text: str) -> Any:
         (write("result.json", "{"), "result.json is broken: "),
         (write("result.json", '{"a": 1}'), "result.json is broken: status: Field required"),
         (write("result.json", "[]"), "result.json is broken: "),
-        (change("result.json", rollouts={}), "result.json or another file holds what no run"),
+        (
+            change("result.json", rollouts={"uncharged": [1]}),
+            "result.json or another file holds what no run",
+        ),
         (write("candidates.json", '[{"other": ""}]'), "candidates.json is broken: no 'system_p"),
         (write("candidates.json", '"text"'), "candidates.json is broken: "),
         (append("traces.jsonl", "{}\n"), r"traces.jsonl, line \d+ is broken: no 'gepa'"),
