@@ -49,6 +49,7 @@ NOT_RUN = {
     **{f"pip install ./environments/{page.parent.name}": "the same" for page in ENVIRONMENTS[1:]},
     "python benchmarks/all.py": "takes a quarter of an hour",
     "python benchmarks/throughput.py": "takes minutes",
+    "python benchmarks/startup.py": "times whole processes",
     **{
         f"python benchmarks/{name}.py": "test_benchmarks.py runs a small one"
         for name in ("quality", "wallclock", "steps")

@@ -215,6 +215,8 @@ def test_a_refused_prompt_is_the_worst_score_on_any_scale(tmp_path: Path) -> Non
 
 TEN = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val", "10"]
 TEN += [
+    "--proposals-per-iteration",
+    "1",
     "--num-test",
     "0",
     "--phase",

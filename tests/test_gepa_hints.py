@@ -107,7 +107,7 @@ def test_every_cause_of_no_improvement_has_a_reason_and_a_hint(
     assert hint["code"] == code
     # The last line is the status; what to do comes just before.
     lines = capsys.readouterr().err.splitlines()
-    assert any(line.endswith(f"hint ({code}): {hint['text']}") for line in lines[-5:])
+    assert any(line.endswith(f"hint ({code}): {hint['text']}") for line in lines[-6:])
 
 
 def test_one_proposal_that_changes_a_score_is_an_effect(tmp_path: Path) -> None:

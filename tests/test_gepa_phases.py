@@ -27,7 +27,7 @@ from verifiers.v1.cli.eval.main import main as vf_eval
 
 FULL = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val", "6"]
 FULL += ["--num-test", "8", "--taskset.size", "18", "--reflection-minibatch-size", "2"]
-FULL += ["--max-total-rollouts", "20"]
+FULL += ["--proposals-per-iteration", "1", "--max-total-rollouts", "20"]
 """Train 0-3, val 4-9, test 10-17; the seed's val pass is 6, an accepted proposal 4 + 6, so 16 are
 spent on the first and 4 on one that is rejected."""
 

@@ -22,6 +22,7 @@ from tests.support import (
 
 SMALL = ["board-v1", "--local", "-m", "student", "--num-train", "2", "--num-val", "2"]
 SMALL += ["--num-test", "0", "--reflection-minibatch-size", "2", "--phase", "optimize"]
+SMALL += ["--proposals-per-iteration", "1"]
 """Every minibatch is the whole of train. The seed's val pass is 2 rollouts, a proposal 4."""
 
 

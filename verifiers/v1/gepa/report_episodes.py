@@ -118,4 +118,6 @@ def failures(data: RunData) -> list[tuple[str, str, str, int]]:
 def _as_text(value: Any) -> str:
     if isinstance(value, dict):
         return "\n".join(f"{key}: {_as_text(item)}" for key, item in value.items())
+    if isinstance(value, list):
+        return "\n\n".join(map(_as_text, value))
     return f"{value:.6g}" if isinstance(value, float) else str(value)
