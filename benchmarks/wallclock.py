@@ -93,7 +93,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=int, default=500)
     parser.add_argument("--val", type=int, default=50, help="val tasks")
-    parser.add_argument("--proposals", type=int, nargs="+", default=[1, 4, 8])
+    parser.add_argument("--proposals", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--latency", type=float, default=1.0, help="the student's, in seconds")
     parser.add_argument("--teacher-latency", type=float, default=5.0)
     options = parser.parse_args()
