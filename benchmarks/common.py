@@ -83,7 +83,8 @@ def run_vf_gepa(endpoint: Served, folder: Path, *args: str, model: str = "studen
 
 
 def _run(command: str, endpoint: Served, folder: Path, model: str, *args: str) -> Measured:
-    """Raises RuntimeError with the end of its output where the command fails."""
+    """Raises RuntimeError where the command fails, with the end of its output, or a rollout does:
+    `vf-gepa` would score it 0 and go on."""
     run_dir = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
     report, log = run_dir.with_suffix(".json"), run_dir.with_suffix(".log")
     run_dir.rmdir()
@@ -101,9 +102,11 @@ def _run(command: str, endpoint: Served, folder: Path, model: str, *args: str) -
         )
     if not report.exists() or (took := json.loads(report.read_bytes())).pop("status"):
         raise RuntimeError(f"{command} failed:\n{log.read_text('utf-8', 'replace')[-4000:]}")
-    with (run_dir / "traces.jsonl").open("rb") as traces:
-        rollouts = sum(1 for _ in traces)
-    return Measured(run_dir, rollouts, **took)
+    with (run_dir / "traces.jsonl").open("rb") as lines:
+        traces = [trace for line in lines for trace in json.loads(line)["traces"]]
+    if errors := [error for trace in traces for error in trace.get("errors", ())]:
+        raise RuntimeError(f"a rollout of {command} failed: {errors[0]}")
+    return Measured(run_dir, len(traces), **took)
 
 
 def environment() -> dict[str, str]:

@@ -50,6 +50,23 @@ def completion(model: str, text: str, request: Request) -> bytes:
     )
 
 
+def stream(whole: bytes) -> bytes:
+    """The same completion as the events of a stream: the text at once, then the end and the
+    usage."""
+    body = from_json(whole)
+    (choice,) = body.pop("choices")
+    usage = body.pop("usage")
+    chunk = {**body, "object": "chat.completion.chunk"}
+    delta = {"index": 0, "delta": choice["message"], "finish_reason": None}
+    end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+    events = [
+        {**chunk, "choices": [delta]},
+        {**chunk, "choices": [end]},
+        {**chunk, "choices": [], "usage": usage},
+    ]
+    return b"".join(b"data: %s\n\n" % to_json(event) for event in events) + b"data: [DONE]\n\n"
+
+
 Answer = Callable[[Request, int], str]
 """The reply to a request that came so often before."""
 
@@ -82,6 +99,8 @@ def application(
         if wait := teacher_latency if request.to_teacher else latency:
             await asyncio.sleep(wait)
         body = completion(str(request.body["model"]), text, request)
+        if request.body.get("stream"):
+            return web.Response(body=stream(body), content_type="text/event-stream")
         return web.Response(body=body, content_type="application/json")
 
     async def models(_: web.Request) -> web.Response:
