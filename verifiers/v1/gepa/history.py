@@ -21,7 +21,7 @@ from verifiers.v1.gepa.files import PROPOSALS_FILE
 
 UNPAID = "the budget did not pay for its val pass"
 
-CUT_SHORT = "the search ended before it was compared with its parent or validated"
+CUT_SHORT = "the search ended before it was compared or validated"
 
 Decision = Literal["accepted", "rejected", "unvalidated", "no proposal"]
 
@@ -156,10 +156,7 @@ class History:
         if self._adapter.rollouts.replay.used_up:
             for text, entry in self._open.items():
                 unpaid = text in self._adapter.unvalidated
-                reason = (
-                    UNPAID if unpaid else "the search ended before it was compared or validated"
-                )
-                self._decide(entry, "unvalidated", reason)
+                self._decide(entry, "unvalidated", UNPAID if unpaid else CUT_SHORT)
             self._open.clear()
         self.flush()
 
