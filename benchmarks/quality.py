@@ -28,27 +28,22 @@ from benchmarks.mixed import SEED_PROMPT, chance, messages, propose, reply, scor
 
 TRAIN, VAL, MINIBATCH = 30, 20, 3
 
+
+def _flags(proposals: int, kept: int | None = None) -> list[str]:
+    flags = ["--proposals-per-iteration", str(proposals)]
+    return [*flags, "--accepted-per-iteration", str(kept)]
+
+
 OURS = {
-    "1 proposal": ["--proposals-per-iteration", "1"],
-    **{
-        f"{n} proposals": [
-            *["--proposals-per-iteration", str(n)],
-            *["--accepted-per-iteration", "None"],
-        ]
-        for n in (2, 4, 8)
-    },
-    **{
-        f"{n} proposals, best kept": [
-            *["--proposals-per-iteration", str(n)],
-            *["--accepted-per-iteration", "1"],
-        ]
-        for n in (2, 3, 4, 8)
-    },
-    "4 of one parent": ["--proposals-per-iteration", "4", "--parents-per-iteration", "1"],
+    "1 proposal": _flags(1),
+    **{f"{n} proposals": _flags(n) for n in (2, 4, 8)},
+    **{f"{n} proposals, best kept": _flags(n, 1) for n in (2, 3, 4, 8)},
+    **{f"{n} proposals, 2 kept": _flags(n, 2) for n in (4, 8)},
+    "4 of one parent": [*_flags(4, 1), "--parents-per-iteration", "1"],
 }
 """The flags of a setting."""
 
-SHOWN = ("1 proposal", *(f"{n} proposals, best kept" for n in (2, 4, 8)), "4 proposals")
+SHOWN = ("1 proposal", *(f"{n} proposals, best kept" for n in (2, 4)), "8 proposals, 2 kept")
 """Those that run unless others are named."""
 
 HOST = "vf-gepa"
@@ -58,21 +53,31 @@ Found = list[tuple[int, float, str]]
 """Of one search, the prompts that it ran on val: after how many rollouts, val mean, text."""
 
 
-def search(setting: str, seeds: int, budget: int, endpoint: Served) -> list[Found]:
+def search(
+    setting: str,
+    seeds: int,
+    budget: int,
+    endpoint: Served,
+    train: int = TRAIN,
+    val: int = VAL,
+) -> list[Found]:
     """The runs of one setting, by seed, one after the other in a process of their own."""
     command = "vf-gepa" if setting == HOST else "gepa"
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
         lines = [
             json.dumps(
                 {
-                    "argv": arguments(setting, seed, budget, endpoint, folder),
+                    "argv": [
+                        *arguments(setting, seed, budget, endpoint, folder),
+                        *["--num-train", str(train), "--num-val", str(val)],
+                    ],
                     "folder": f"{folder}/{seed}",
                 }
             )
             for seed in range(seeds)
         ]
         done = subprocess.run(
-            [sys.executable, HERE / "many.py", command, str(TRAIN), str(VAL)],
+            [sys.executable, HERE / "many.py", command, str(train), str(val)],
             input="\n".join(lines).encode(),
             stdout=subprocess.PIPE,
             stderr=log,
@@ -92,9 +97,8 @@ def arguments(setting: str, seed: int, budget: int, endpoint: Served, folder: st
     argv = ["support-intent-v1", "-m", name, "--reflection-model", name, "-c", "128"]
     argv += ["--client.base-url", endpoint.url]
     argv += ["--reflection-client.base-url", endpoint.teacher_url]
-    argv += ["--num-train", str(TRAIN), "--num-val", str(VAL), "--seed", str(seed)]
-    argv += ["--reflection-minibatch-size", str(MINIBATCH), "--max-total-rollouts", str(budget)]
-    argv += ["-o", folder, "--run.name", str(seed)]
+    argv += ["--seed", str(seed), "--reflection-minibatch-size", str(MINIBATCH)]
+    argv += ["--max-total-rollouts", str(budget), "-o", folder, "--run.name", str(seed)]
     if setting == HOST:
         seat = ["--env.agent.harness.id", "direct-chat", "--env.agent.runtime.type", "subprocess"]
         return [*argv, *seat, "--reflection-columns", "feedback"]
@@ -127,9 +131,9 @@ def best(found: Found, budget: int) -> str:
     return max((one for one in found if one[0] <= budget), key=lambda one: one[1])[2]
 
 
-def figure(runs: Sequence[Found], budget: int) -> str:
-    """Mean true score and its standard error."""
-    worth = [true_score(best(found, budget), TRAIN + VAL) for found in runs]
+def figure(runs: Sequence[Found], budget: int, seen: int = TRAIN + VAL) -> str:
+    """Mean true score and its standard error; the searches saw the first `seen` messages."""
+    worth = [true_score(best(found, budget), seen) for found in runs]
     error = stdev(worth) / math.sqrt(len(worth)) if len(worth) > 1 else math.nan
     return f"{fmean(worth):.3f} ± {error:.3f}"
 

@@ -30,7 +30,7 @@ from benchmarks.common import print_table, served
 from verifiers.v1.cli.gepa import main
 
 MINIBATCH = 5
-WINDOW = 10
+WINDOW = 15
 """Steps before and after a point whose median is its figure."""
 
 

@@ -77,13 +77,14 @@ def test_every_step_of_the_benchmark_of_steps_does_the_same_work(
 
 
 def test_wallclock_compares_the_same_search(capfd: pytest.CaptureFixture[str]) -> None:
-    wallclock.compare(budget=8, val=1, proposals=[1], latency=0, teacher_latency=0)
+    wallclock.compare(["1 proposal"], budget=8, val=1, seeds=2, latency=0, teacher_latency=0)
     rows = table(capfd.readouterr().out)
     assert rows[wallclock.HOST][1] == "1.0"
-    ours = rows["gepa, 1 proposals at a time"]
+    ours = rows["1 proposal"]
     assert int(ours[2]) <= 8 <= int(rows[wallclock.HOST][2])
     for row in (ours, rows[wallclock.HOST]):
         assert 0 <= float(row[4]) <= 1
+        assert 0 < float(row[5].split()[0]) < 1
         assert float(row[0]) >= 0 < float(row[3])
 
 

@@ -221,6 +221,23 @@ def test_local_leaves_a_named_harness_or_runtime_alone() -> None:
     assert (agent.harness, agent.runtime.type) == (None, "docker")
 
 
+def test_an_interception_server_is_shared_by_few_where_it_costs_no_tunnel(tmp_path: Path) -> None:
+    def multiplex(*argv: str) -> int:
+        return int(parsed("board-v1", *argv).interception.multiplex)  # type: ignore[union-attr]
+
+    assert (multiplex("--local"), multiplex()) == (8, 32)  # a Prime sandbox needs tunnels
+    assert multiplex("--local", "--interception.multiplex", "32") == 32
+    past = {"num_rollouts": 1, "env": {"interception": {"type": "elastic", "multiplex": 32}}}
+    (tmp_path / "eval.json").write_text(json.dumps(past))
+    assert multiplex("--local", "@", str(tmp_path / "eval.json")) == 8
+
+
+def test_a_remote_tool_server_needs_tunnels_too() -> None:
+    remote = ["--taskset.task.tools.runtime.type", "prime"]
+    shared = {flags: parsed("direct-chat-v1", "--local", *flags) for flags in ((), (*remote,))}
+    assert [one.interception.multiplex for one in shared.values()] == [8, 32]  # type: ignore[union-attr]
+
+
 def test_a_prompt_without_a_utf8_form_is_refused() -> None:
     with pytest.raises(ValidationError, match="lone surrogate"):
         GEPAConfig(initial_prompt="\ud83d")

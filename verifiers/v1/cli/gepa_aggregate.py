@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from pydantic import Field
-from pydantic_config import BaseConfig, cli
-from pydantic_config.cli import ConfigFileError
+from pydantic_config import BaseConfig
 from rich.console import Console
 from rich.table import Table
 
@@ -22,7 +21,7 @@ from verifiers.v1.gepa.aggregate import (
     table_rows,
 )
 from verifiers.v1.gepa.rundir import write_json
-from verifiers.v1.utils.texts import print_text
+from verifiers.v1.utils.command import run_command
 
 USAGE = """\
 usage: gepa-aggregate PATH... [--seeds 0 1 2] [--family task|method|none] [--out summary.json]
@@ -52,36 +51,25 @@ class AggregateConfig(BaseConfig):
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; its exit status."""
-    args = list(sys.argv[1:] if argv is None else argv)
-    if not args:
-        sys.stderr.write(USAGE)
-        return 2
-    count = next((i for i, arg in enumerate(args) if arg.startswith("-")), len(args))
-    if count:
-        args = ["--paths", *args]
+    args = sys.argv[1:] if argv is None else argv
     # `0,1,2` is as natural as `0 1 2`.
     args = [part for arg in args for part in (arg.split(",") if _is_list(arg) else [arg])]
-    try:
-        if "-h" in args or "--help" in args:
-            sys.stdout.write(USAGE + "\n")
-        config = cli(AggregateConfig, args=args)
-        runs, skipped = find_results(config.paths)
-        for reason in skipped:
-            sys.stderr.write(f"skipped {reason}\n")
-        if not runs:
-            raise ValueError("no result.json was found: name run directories or folders of them")
-        cells = aggregate(
-            runs, config.seeds, config.bootstrap, config.family, config.include_nonconformant
-        )
-        if config.out is not None:
-            write_json(config.out, summary(cells, skipped))
-    except SystemExit:
-        return 0
-    except (ConfigFileError, ValueError, OSError) as error:
-        sys.stderr.write(f"gepa-aggregate: {' '.join(str(error).split())}\n")
-        return 2
-    _print(table_rows(cells))
-    return 1 if skipped or any(cell.incomplete for cell in cells) else 0
+    return run_command("gepa-aggregate", USAGE, AggregateConfig, "paths", _aggregate, args)
+
+
+def _aggregate(config: AggregateConfig) -> tuple[str, int]:
+    runs, skipped = find_results(config.paths)
+    for reason in skipped:
+        sys.stderr.write(f"skipped {reason}\n")
+    if not runs:
+        raise ValueError("no result.json was found: name run directories or folders of them")
+    cells = aggregate(
+        runs, config.seeds, config.bootstrap, config.family, config.include_nonconformant
+    )
+    if config.out is not None:
+        write_json(config.out, summary(cells, skipped))
+    incomplete = skipped or any(cell.incomplete for cell in cells)
+    return _table(table_rows(cells)), 1 if incomplete else 0
 
 
 def _is_list(arg: str) -> bool:
@@ -89,11 +77,10 @@ def _is_list(arg: str) -> bool:
     return len(parts) > 1 and all(part.strip().isdigit() for part in parts)
 
 
-def _print(rows: list[list[str]]) -> None:
+def _table(rows: list[list[str]]) -> str:
+    """The table as the output takes it."""
     if not sys.stdout.isatty():
-        lines = ["\t".join(row) + "\n" for row in [list(COLUMNS), *rows]]
-        print_text("".join(lines), "surrogateescape")
-        return
+        return "".join("\t".join(row) + "\n" for row in [list(COLUMNS), *rows])
     table = Table(*COLUMNS)
     for row in rows:
         if row[0] and table.row_count:
@@ -102,7 +89,7 @@ def _print(rows: list[list[str]]) -> None:
     console = Console()
     with console.capture() as printed:
         console.print(table)
-    print_text(printed.get(), "surrogateescape")
+    return printed.get()
 
 
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
-from pydantic_config import BaseConfig, cli
-from pydantic_config.cli import ConfigFileError
+from pydantic_config import BaseConfig
 
 from verifiers.v1.gepa.compare import Comparison, compare_runs
 from verifiers.v1.gepa.recorded import read_steps
-from verifiers.v1.utils.texts import print_text, shorten, visible
+from verifiers.v1.utils.command import run_command
+from verifiers.v1.utils.texts import shorten, visible
 
 USAGE = """\
 usage: gepa-compare RUN_A RUN_B [--json]
@@ -38,26 +38,17 @@ class CompareConfig(BaseConfig):
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; its exit status."""
-    args = list(sys.argv[1:] if argv is None else argv)
-    if not args:
-        sys.stderr.write(USAGE)
-        return 2
-    if not args[0].startswith("-"):
-        args = ["--runs", *args]
-    try:
-        if "-h" in args or "--help" in args:
-            sys.stdout.write(USAGE + "\n")
-        config = cli(CompareConfig, args=args)
-        first, second = map(read_steps, config.runs)
-        comparison = compare_runs(first, second)
-    except SystemExit:
-        return 0
-    except (ConfigFileError, ValueError, OSError) as error:
-        sys.stderr.write(f"gepa-compare: {' '.join(str(error).split())}\n")
-        return 2
+    args = sys.argv[1:] if argv is None else argv
+    return run_command(
+        "gepa-compare", USAGE, CompareConfig, "runs", _compare, args, "backslashreplace"
+    )
+
+
+def _compare(config: CompareConfig) -> tuple[str, int]:
+    first, second = map(read_steps, config.runs)
+    comparison = compare_runs(first, second)
     lines = [json.dumps(comparison.as_json())] if config.json_ else _lines(comparison)
-    print_text("\n".join([*lines, ""]), "backslashreplace")
-    return 0 if comparison.equal else 1
+    return "\n".join([*lines, ""]), 0 if comparison.equal else 1
 
 
 def _lines(comparison: Comparison) -> list[str]:

@@ -6,11 +6,10 @@ The exit status is 0 if the page was written, 2 for an error (one line says what
 import sys
 from pathlib import Path
 
-from pydantic_config import BaseConfig, cli
-from pydantic_config.cli import ConfigFileError
+from pydantic_config import BaseConfig
 
 from verifiers.v1.gepa.report_page import write_report
-from verifiers.v1.utils.texts import print_text
+from verifiers.v1.utils.command import run_command
 
 USAGE = """\
 usage: gepa-report RUN_DIR [--output FILE]
@@ -31,24 +30,12 @@ class ReportConfig(BaseConfig):
 
 def main(argv: list[str] | None = None) -> int:
     """Run the command; its exit status."""
-    args = list(sys.argv[1:] if argv is None else argv)
-    if not args:
-        sys.stderr.write(USAGE)
-        return 2
-    if not args[0].startswith("-"):
-        args = ["--run-dir", *args]
-    try:
-        if "-h" in args or "--help" in args:
-            sys.stdout.write(USAGE + "\n")
-        config = cli(ReportConfig, args=args)
-        path = write_report(config.run_dir, config.output)
-    except SystemExit:
-        return 0
-    except (ConfigFileError, ValueError, OSError) as error:
-        sys.stderr.write(f"gepa-report: {' '.join(str(error).split())}\n")
-        return 2
-    print_text(f"{path}\n", "surrogateescape")
-    return 0
+    args = sys.argv[1:] if argv is None else argv
+    return run_command("gepa-report", USAGE, ReportConfig, "run-dir", _report, args)
+
+
+def _report(config: ReportConfig) -> tuple[str, int]:
+    return f"{write_report(config.run_dir, config.output)}\n", 0
 
 
 if __name__ == "__main__":
