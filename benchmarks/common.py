@@ -79,9 +79,9 @@ def run_gepa(endpoint: Served, folder: Path, *args: str, model: str = "student")
 
 def run_vf_gepa(endpoint: Served, folder: Path, *args: str, model: str = "student") -> Measured:
     """The host's command with its `null` harness, in a process where nothing of ours is mounted, as
-    a new run below `folder`, at a priority below this process's."""
+    a new run below `folder`."""
     _prepare_null()
-    return _run("vf-gepa", endpoint, folder, model, *NULL_SEAT, *args, nice=10)
+    return _run("vf-gepa", endpoint, folder, model, *NULL_SEAT, *args)
 
 
 @functools.cache
@@ -92,9 +92,7 @@ def _prepare_null() -> None:
         _run("vf-gepa", endpoint, Path(folder), "student", *NULL_SEAT, *sizes)
 
 
-def _run(
-    command: str, endpoint: Served, folder: Path, model: str, *args: str, nice: int = 0
-) -> Measured:
+def _run(command: str, endpoint: Served, folder: Path, model: str, *args: str) -> Measured:
     """Raises RuntimeError where the command fails, with the end of its output, or a rollout does:
     `vf-gepa` would score it 0 and go on."""
     run_dir = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
@@ -106,7 +104,7 @@ def _run(
     timed, words = HERE / "timed.py", [command, *models, *args, *places]
     with log.open("wb") as output:
         subprocess.run(
-            ["nice", "-n", str(nice), sys.executable, timed, report, *words],
+            [sys.executable, timed, report, *words],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

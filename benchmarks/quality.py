@@ -17,8 +17,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
@@ -53,32 +55,49 @@ Found = list[tuple[int, float, str]]
 """Of one search, the prompts that it ran on val: after how many rollouts, val mean, text."""
 
 
-def search(
-    setting: str,
+def search_all(
+    settings: Sequence[str],
     seeds: int,
     budget: int,
     endpoint: Served,
+    jobs: int,
     train: int = TRAIN,
     val: int = VAL,
-) -> list[Found]:
-    """The runs of one setting, by seed, one after the other in a process of their own."""
-    command = "vf-gepa" if setting == HOST else "gepa"
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
-        lines = [
-            json.dumps(
+    nice: int = 0,
+) -> dict[str, list[Found]]:
+    """The searches of each setting, one per seed, spread over `jobs` processes."""
+    found: dict[str, list[Found]] = {name: [] for name in settings}
+    for command, names in (("gepa", OURS), ("vf-gepa", (HOST,))):
+        asked = [(name, seed) for seed in range(seeds) for name in settings if name in names]
+        with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+            orders = [
                 {
                     "argv": [
-                        *arguments(setting, seed, budget, endpoint, folder),
+                        *arguments(name, seed, budget, endpoint, f"{folder}/{name}"),
                         *["--num-train", str(train), "--num-val", str(val)],
                     ],
-                    "folder": f"{folder}/{seed}",
+                    "folder": f"{folder}/{name}/{seed}",
                 }
-            )
-            for seed in range(seeds)
-        ]
+                for name, seed in asked
+            ]
+            shares = [orders[job::jobs] for job in range(jobs)]
+            runs = pool.map(partial(search_each, command, [str(train), str(val)], nice), shares)
+            for job, searches in enumerate(runs):
+                for (name, _), search in zip(asked[job::jobs], searches, strict=True):
+                    found[name].append(search)
+    return found
+
+
+def search_each(
+    command: str, sizes: Sequence[str], nice: int, orders: Sequence[Any]
+) -> list[Found]:
+    """These runs, one after the other in a process of their own (see `many.py`)."""
+    if not orders:
+        return []
+    with tempfile.TemporaryFile() as log:
         done = subprocess.run(
-            [sys.executable, HERE / "many.py", command, str(train), str(val)],
-            input="\n".join(lines).encode(),
+            ["nice", "-n", str(nice), sys.executable, HERE / "many.py", command, *sizes],
+            input="\n".join(map(json.dumps, orders)).encode(),
             stdout=subprocess.PIPE,
             stderr=log,
             env=environment(),
@@ -86,7 +105,7 @@ def search(
         )
         if done.returncode:
             log.seek(0)
-            raise RuntimeError(f"{setting} failed:\n{log.read().decode()[-4000:]}")
+            raise RuntimeError(f"{command} failed:\n{log.read().decode()[-4000:]}")
     return [[(*one,) for one in json.loads(line)] for line in done.stdout.splitlines()]
 
 
@@ -140,9 +159,8 @@ def figure(runs: Sequence[Found], budget: int, seen: int = TRAIN + VAL) -> str:
 
 def compare(settings: Sequence[str], seeds: int, budgets: Sequence[int], jobs: int) -> None:
     """Print the table."""
-    with served(models="mixed") as endpoint, ThreadPoolExecutor(jobs) as pool:
-        runs = pool.map(lambda name: search(name, seeds, max(budgets), endpoint), settings)
-        found = dict(zip(settings, runs, strict=True))
+    with served(models="mixed") as endpoint:
+        found = search_all(settings, seeds, max(budgets), endpoint, jobs)
     found[SAMPLES] = [sample(seed, max(budgets)) for seed in range(seeds)]
     rows = [
         [
@@ -163,6 +181,6 @@ if __name__ == "__main__":
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--budgets", type=int, nargs="+", default=[150, 300, 600])
     parser.add_argument("--settings", nargs="+", default=[*SHOWN, HOST], choices=[*OURS, HOST])
-    parser.add_argument("--jobs", type=int, default=2, help="settings at a time")
+    parser.add_argument("--jobs", type=int, default=2, help="searches at a time")
     options = parser.parse_args()
     compare(options.settings, options.seeds, options.budgets, options.jobs)

@@ -8,9 +8,9 @@ those of the search, read for both commands from their `traces.jsonl`. As a sing
 little about what one finds on average, the searches are repeated with further seeds by models that
 answer at once, and `vf-gepa`'s with `direct-chat`: neither changes what is found.
 
-The timed runs go on at the same time, `vf-gepa` at a lower priority. Ours mostly wait, so they take
-little from it (their CPU seconds are in the table); it keeps all cores busy starting a process per
-rollout.
+Ours are timed all at once, as they mostly wait (their CPU seconds are in the table); meanwhile the
+further searches run, at the lowest priority. `vf-gepa`, which keeps all cores busy starting a
+process per rollout, runs after them, alone.
 """
 
 import argparse
@@ -26,9 +26,12 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks import quality
-from benchmarks.common import Measured, print_table, run_gepa, run_vf_gepa, served
+from benchmarks.common import Measured, Served, print_table, run_gepa, run_vf_gepa, served
 
 TRAIN = 50
+
+JOBS, LOWEST = 2, 19
+"""Searches at a time of those that are not timed, and their niceness."""
 
 HOST = "vf-gepa, null harness"
 
@@ -48,47 +51,26 @@ def val_mean(run: Measured) -> float:
 
 
 def timed(
-    settings: Sequence[str], budget: int, val: int, latency: float, teacher_latency: float
-) -> dict[str, tuple[Measured, float]]:
-    """One run of each setting and of `vf-gepa`: what it took, and its val mean."""
-    sizes = ["--num-train", str(TRAIN), "--num-val", str(val), "--max-total-rollouts", str(budget)]
+    settings: Sequence[str], sizes: Sequence[str], endpoint: Served, folder: Path
+) -> dict[str, Measured]:
+    """One run of each setting, all at once."""
     ours = ["--num-test", "0", "--phase", "optimize", "--no-preflight"]
-    with (
-        served(latency, teacher_latency, models="mixed") as endpoint,
-        tempfile.TemporaryDirectory() as folder,
-        ThreadPoolExecutor() as pool,
-    ):
+    with ThreadPoolExecutor(len(settings)) as pool:
         # Each run has a student of its own name, or their draws would depend on each other.
-        started = {
-            name: pool.submit(
-                run_gepa,
-                endpoint,
-                Path(folder),
-                *[*sizes, *ours, *quality.OURS[name]],
-                model=f"0 {name}",
-            )
-            for name in settings
-        }
-        started[HOST] = pool.submit(
-            run_vf_gepa,
-            endpoint,
-            Path(folder),
-            *[*sizes, "--reflection-columns", "feedback"],
-            model=f"0 {quality.HOST}",
-        )
-        runs = {name: run.result() for name, run in started.items()}
-        return {name: (run, val_mean(run)) for name, run in runs.items()}
-
-
-def true_scores(settings: Sequence[str], budget: int, val: int, seeds: int) -> dict[str, str]:
-    """What the prompts are truly worth that the same searches find, on average."""
-    names = [*settings, quality.HOST]
-    with served(models="mixed") as endpoint, ThreadPoolExecutor(2) as pool:
         runs = pool.map(
-            lambda name: quality.search(name, seeds, budget, endpoint, TRAIN, val), names
+            lambda name: run_gepa(
+                endpoint, folder, *[*sizes, *ours, *quality.OURS[name]], model=f"0 {name}"
+            ),
+            settings,
         )
-        shown = [quality.figure(found, budget, TRAIN + val) for found in runs]
-    return dict(zip([*settings, HOST], shown, strict=True))
+        return dict(zip(settings, runs, strict=True))
+
+
+def true_scores(settings: Sequence[str], budget: int, val: int, seeds: int) -> list[str]:
+    """What the prompts are truly worth that such searches find, on average."""
+    with served(models="mixed") as endpoint:
+        found = quality.search_all(settings, seeds, budget, endpoint, JOBS, TRAIN, val, nice=LOWEST)
+    return [quality.figure(found[name], budget, TRAIN + val) for name in settings]
 
 
 def compare(
@@ -100,19 +82,30 @@ def compare(
     teacher_latency: float,
 ) -> None:
     """Print the table."""
-    runs = timed(settings, budget, val, latency, teacher_latency)
-    worth = true_scores(settings, budget, val, seeds)
+    sizes = ["--num-train", str(TRAIN), "--num-val", str(val), "--max-total-rollouts", str(budget)]
+    with (
+        served(latency, teacher_latency, models="mixed") as endpoint,
+        tempfile.TemporaryDirectory() as name,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        folder = Path(name)
+        scores = pool.submit(true_scores, [*settings, quality.HOST], budget, val, seeds)
+        runs = timed(settings, sizes, endpoint, folder)
+        worth = dict(zip([*settings, HOST], scores.result(), strict=True))
+        host = [*sizes, "--reflection-columns", "feedback"]
+        runs[HOST] = run_vf_gepa(endpoint, folder, *host, model=f"0 {quality.HOST}")
+        means = {name: val_mean(run) for name, run in runs.items()}
     rows = [
         [
             name,
             f"{run.wall:.0f}",
-            f"{runs[HOST][0].wall / run.wall:.1f}",
+            f"{runs[HOST].wall / run.wall:.1f}",
             f"{run.rollouts}",
             f"{run.cpu:.0f}",
-            f"{mean:.3f}",
+            f"{means[name]:.3f}",
             worth[name],
         ]
-        for name, (run, mean) in runs.items()
+        for name, run in runs.items()
     ]
     columns = ["", "seconds", "times as fast", "rollouts", "CPU s", "final val mean"]
     columns.append(f"true score, {seeds} seeds")

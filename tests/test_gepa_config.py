@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from support_intent_v1 import SupportIntentTaskset  # noqa: F401 - the taskset must be importable
-from tests import support  # noqa: F401 - makes board-v1 importable
+from tests import support  # makes board-v1 importable
 from verifiers.v1.gepa.sources import SourceError, flat_flags, parse_config, read_sources
 from verifiers_gepa import GEPAConfig
 
@@ -232,10 +232,11 @@ def test_an_interception_server_is_shared_by_few_where_it_costs_no_tunnel(tmp_pa
     assert multiplex("--local", "@", str(tmp_path / "eval.json")) == 8
 
 
-def test_a_remote_tool_server_needs_tunnels_too() -> None:
-    remote = ["--taskset.task.tools.runtime.type", "prime"]
-    shared = {flags: parsed("direct-chat-v1", "--local", *flags) for flags in ((), (*remote,))}
-    assert [one.interception.multiplex for one in shared.values()] == [8, 32]  # type: ignore[union-attr]
+def test_a_remote_tool_server_needs_tunnels_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(support.ROOT / "tests"))
+    argv = ["direct-chat-taskset", "--local", "--taskset.tools.runtime.type"]
+    configs: list[Any] = [parsed(*argv, runtime) for runtime in ("subprocess", "prime")]
+    assert [config.interception.multiplex for config in configs] == [8, 32]
 
 
 def test_a_prompt_without_a_utf8_form_is_refused() -> None:
