@@ -227,6 +227,8 @@ def test_an_interception_server_is_shared_by_few_where_it_costs_no_tunnel(tmp_pa
 
     assert (multiplex("--local"), multiplex()) == (8, 32)  # a Prime sandbox needs tunnels
     assert multiplex("--local", "--interception.multiplex", "32") == 32
+    assert multiplex("--local", "--task-endpoints", "http://a/v1", "http://b/v1") == 16
+    assert [multiplex("--local", "-c", c) for c in ("512", "4096", "None")] == [16, 32, 32]
     past = {"num_rollouts": 1, "env": {"interception": {"type": "elastic", "multiplex": 32}}}
     (tmp_path / "eval.json").write_text(json.dumps(past))
     assert multiplex("--local", "@", str(tmp_path / "eval.json")) == 8

@@ -41,9 +41,11 @@ from verifiers.v1.utils.texts import is_text
 RUNTIMES = get_args(get_args(RuntimeConfig)[0])
 """The configs of all runtimes that the host has."""
 
-LOCAL_MULTIPLEX = 8
-"""Rollouts that share an interception server where none of them needs a tunnel: a server's HTTP
-client looks at all its connections for every request, so that a few cost less than many."""
+FEW_CONNECTIONS = 8
+MANY_SERVERS = 32
+"""An HTTP client of an interception server looks at all its connections for every request, so a few
+cost less than many; each server costs 20 ms and 1 MB. So rollouts are spread over up to so many
+servers where none of them needs a tunnel, a few for each of a server's clients."""
 
 
 class RunConfig(BaseConfig):
@@ -182,7 +184,11 @@ class GEPAConfig(
     def _share_interception(self) -> Self:
         runtimes = [runtime for _, runtime in parts_of(self, RUNTIMES)]
         if "interception" not in self.model_fields_set and all(map(runtime_is_local, runtimes)):
-            self.interception = ElasticInterceptionPoolConfig(multiplex=LOCAL_MULTIPLEX)
+            usual = ElasticInterceptionPoolConfig().multiplex
+            few = FEW_CONNECTIONS * len(self.endpoints)
+            spread = (self.max_concurrent or usual * MANY_SERVERS) // MANY_SERVERS
+            multiplex = min(max(few, spread), usual)
+            self.interception = ElasticInterceptionPoolConfig(multiplex=multiplex)
         return self
 
     @model_validator(mode="after")
