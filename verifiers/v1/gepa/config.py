@@ -8,7 +8,7 @@ be handed to `load_environment` as it is.
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast, get_args
+from typing import Any, ClassVar, Literal, Self, cast
 from uuid import uuid4
 
 from pydantic import (
@@ -32,20 +32,9 @@ from verifiers.v1.gepa.options import (
     SearchOptions,
 )
 from verifiers.v1.gepa.settings import env_ids, fold_env, parsed, with_environment
-from verifiers.v1.interception import ElasticInterceptionPoolConfig
-from verifiers.v1.runtimes import PrimeConfig, RuntimeConfig, SubprocessConfig, runtime_is_local
+from verifiers.v1.runtimes import PrimeConfig, SubprocessConfig
 from verifiers.v1.types import SamplingConfig
-from verifiers.v1.utils.parts import parts_of
 from verifiers.v1.utils.texts import is_text
-
-RUNTIMES = get_args(get_args(RuntimeConfig)[0])
-"""The configs of all runtimes that the host has."""
-
-FEW_CONNECTIONS = 8
-MANY_SERVERS = 32
-"""An HTTP client of an interception server looks at all its connections for every request, so a few
-cost less than many; each server costs 20 ms and 1 MB. So rollouts are spread over up to so many
-servers where none of them needs a tunnel, a few for each of a server's clients."""
 
 
 class RunConfig(BaseConfig):
@@ -178,17 +167,6 @@ class GEPAConfig(
                     harness = vf.harness_config_type("direct-chat")(id="direct-chat")
                     seat = {"harness": harness, "runtime": SubprocessConfig()}
                     setattr(self, name, agent.model_copy(update=seat))
-        return self
-
-    @model_validator(mode="after")
-    def _share_interception(self) -> Self:
-        runtimes = [runtime for _, runtime in parts_of(self, RUNTIMES)]
-        if "interception" not in self.model_fields_set and all(map(runtime_is_local, runtimes)):
-            usual = ElasticInterceptionPoolConfig().multiplex
-            few = FEW_CONNECTIONS * len(self.endpoints)
-            spread = (self.max_concurrent or usual * MANY_SERVERS) // MANY_SERVERS
-            multiplex = min(max(few, spread), usual)
-            self.interception = ElasticInterceptionPoolConfig(multiplex=multiplex)
         return self
 
     @model_validator(mode="after")
