@@ -100,7 +100,8 @@ def _run(command: str, endpoint: Served, folder: Path, model: str, *args: str) -
     run_dir.rmdir()
     places = ["--client.base-url", endpoint.url, "--reflection-client.base-url"]
     places += [endpoint.teacher_url, "-o", str(folder), "--run.name", run_dir.name]
-    models = ["support-intent-v1", "-m", model, "--reflection-model", "teacher"]
+    # A teacher of its own too: the endpoint's draws depend on how often a model was asked before.
+    models = ["support-intent-v1", "-m", model, "--reflection-model", model]
     timed, words = HERE / "timed.py", [command, *models, *args, *places]
     with log.open("wb") as output:
         subprocess.run(

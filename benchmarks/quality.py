@@ -6,7 +6,7 @@ The student is noisy and the teacher of mixed quality (see `mixed.py`). A settin
 mean, over the seeds, of what the prompt with the best val mean after so many rollouts is truly
 worth on messages that no search saw, with its standard error. The search alone is compared: no
 phase after it helps ours. One search per seed, to the largest budget, gives the figures of all.
-`vf-gepa` runs on our harness here, because its own makes a rollout a second.
+`vf-gepa` runs on our harness here, because its own makes two rollouts a second.
 """
 
 import argparse
@@ -94,9 +94,10 @@ def search_each(
     """These runs, one after the other in a process of their own (see `many.py`)."""
     if not orders:
         return []
+    lowered = ["nice", "-n", str(nice)] if nice else []
     with tempfile.TemporaryFile() as log:
         done = subprocess.run(
-            ["nice", "-n", str(nice), sys.executable, HERE / "many.py", command, *sizes],
+            [*lowered, sys.executable, HERE / "many.py", command, *sizes],
             input="\n".join(map(json.dumps, orders)).encode(),
             stdout=subprocess.PIPE,
             stderr=log,

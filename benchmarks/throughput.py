@@ -2,14 +2,15 @@
 
     python benchmarks/throughput.py
 
-Five ways to have the student answer the same messages under the same prompt, at a latency of 0 and
+Six ways to have the student answer the same messages under the same prompt, at a latency of 0 and
 of 1 s, 128 in flight, in turn, on one endpoint in a process of its own:
 
 - `gepa`, the rollouts of a run (attempts, judging, the journal) with `direct-chat`;
 - `gepa --workers 2`, the same with the episodes in two processes;
 - `vf-gepa`, the host's command with its `null` harness;
-- a plain HTTP client through the host's interception server, one session per request: what every
-  harness that obeys the host's contract must pay;
+- a plain HTTP client through the host's interception servers, one session per request, which every
+  harness that obeys the host's contract must pay: with 32 rollouts per server, the host's default,
+  and with 8, which `gepa` chooses for a run like this;
 - a plain HTTP client straight to the endpoint: its ceiling.
 
 Each is a process of its own, measured after its imports and a first batch (ours are forked off one
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
@@ -110,8 +112,8 @@ def plain(url: str, concurrent: int, tasks: list[Any], count: int) -> Figures:
     return asyncio.run(main())
 
 
-def interception(url: str, concurrent: int, tasks: list[Any], count: int) -> Figures:
-    """Through the interception, as the host configures it by default."""
+def interception(url: str, concurrent: int, tasks: list[Any], count: int, share: int) -> Figures:
+    """Through the host's interception, `share` rollouts per server."""
     import verifiers.v1 as vf
     from verifiers.v1.clients import ModelContext
     from verifiers.v1.configs.agent import AgentConfig
@@ -130,7 +132,9 @@ def interception(url: str, concurrent: int, tasks: list[Any], count: int) -> Fig
 
     async def main() -> Figures:
         async with AsyncExitStack() as stack:
-            pool = make_interception(ElasticInterceptionPoolConfig(), requires_tunnel=False)
+            pool = make_interception(
+                ElasticInterceptionPoolConfig(multiplex=share), requires_tunnel=False
+            )
             await stack.enter_async_context(pool)
             connector = aiohttp.TCPConnector(limit=0)
             http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
@@ -178,7 +182,6 @@ def rollouts(argv: list[str], count: int) -> Figures:
 
 def part(name: str, url: str, concurrent: int, count: int) -> Figures:
     """One of ours, in this process."""
-    import verifiers_gepa  # noqa: F401
     from verifiers.v1.gepa.plan import load_env
     from verifiers.v1.gepa.sources import parse_config
 
@@ -189,7 +192,9 @@ def part(name: str, url: str, concurrent: int, count: int) -> Figures:
             return rollouts(argv, count)
         config, _ = parse_config(argv)
         tasks = list(load_env(config).taskset.select(config.select))
-        return (plain if name == "plain client" else interception)(url, concurrent, tasks, count)
+        if name == PLAIN:
+            return plain(url, concurrent, tasks, count)
+        return interception(url, concurrent, tasks, count, 32 if name == SERVER else 8)
 
 
 def parts(url: str, concurrent: int, count: int, repeats: int) -> dict[str, list[Figures]]:
@@ -203,8 +208,8 @@ def parts(url: str, concurrent: int, count: int, repeats: int) -> dict[str, list
     figures: dict[str, list[Figures]] = {name: [] for name in PARTS}
     for repeat in range(repeats):
         for name in PARTS if repeat == 0 else (OURS, SERVER):
-            with multiprocessing.get_context("fork").Pool(1) as pool:
-                figures[name].append(pool.apply(part, (name, url, concurrent, count)))
+            with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+                figures[name].append(pool.submit(part, name, url, concurrent, count).result())
     return figures
 
 
@@ -219,7 +224,8 @@ def host(endpoint: Served, concurrent: int, count: int) -> Figures:
 OURS = "gepa"
 HOST = "vf-gepa, null harness"
 SERVER = "plain client, interception"
-PARTS = (OURS, "gepa --workers 2", SERVER, "plain client")
+PLAIN = "plain client"
+PARTS = (OURS, "gepa --workers 2", SERVER, "plain client, 8 per server", PLAIN)
 
 
 def main(latencies: list[float], concurrent: int, count: int, few: int, repeats: int) -> None:
@@ -230,19 +236,19 @@ def main(latencies: list[float], concurrent: int, count: int, few: int, repeats:
         with served(latency) as endpoint:
             figures = parts(endpoint.url, concurrent, count, repeats)
             figures[HOST] = [host(endpoint, concurrent, few)]
-        best = {
+        medians = {
             name: (median(speed for speed, _ in runs), median(spent for _, spent in runs))
             for name, runs in figures.items()
         }
-        for name, (speed, spent) in best.items():
+        for name, (speed, spent) in medians.items():
             rows.append(
                 (
                     name,
                     f"{latency:g} s",
                     f"{speed:,.1f}",
                     f"{spent * 1000:,.1f}",
-                    f"{speed / best[HOST][0]:,.1f}",
-                    f"{spent / best[SERVER][1]:,.2f}",
+                    f"{speed / medians[HOST][0]:,.1f}",
+                    f"{spent / medians[SERVER][1]:,.2f}",
                 )
             )
     columns = ("", "latency", "rollouts/s", "CPU ms each", "times vf-gepa", "CPU / interception")

@@ -5,7 +5,7 @@ numbers of proposals per iteration, and vf-gepa with the host's own harness.
 
 The student takes a second per reply, the teacher five; both are those of `mixed.py`. Val means are
 those of the search, read for both commands from their `traces.jsonl`. As a single search says
-little about what one finds on average, the searches are repeated with further seeds by models that
+little about what one finds on average, several seeds are searched with models that
 answer at once, and `vf-gepa`'s with `direct-chat`: neither changes what is found.
 
 Ours are timed all at once, as they mostly wait (their CPU seconds are in the table); meanwhile the
@@ -30,8 +30,11 @@ from benchmarks.common import Measured, Served, print_table, run_gepa, run_vf_ge
 
 TRAIN = 50
 
-JOBS, LOWEST = 2, 19
-"""Searches at a time of those that are not timed, and their niceness."""
+JOBS = 2
+"""Searches at a time of those that are not timed."""
+
+LOWEST = 19
+"""Their niceness."""
 
 HOST = "vf-gepa, null harness"
 

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from support_intent_v1 import SupportIntentTaskset  # noqa: F401 - the taskset must be importable
-from tests import support  # makes board-v1 importable
+from tests import support  # noqa: F401 - makes board-v1 importable
 from verifiers.v1.gepa.sources import SourceError, flat_flags, parse_config, read_sources
 from verifiers_gepa import GEPAConfig
 
@@ -219,24 +219,6 @@ def test_local_leaves_a_named_harness_or_runtime_alone() -> None:
     assert agent.harness.id == "null"
     agent = parsed("board-v1", "--local", "--agent.runtime.type", "docker").agent  # type: ignore[attr-defined]
     assert (agent.harness, agent.runtime.type) == (None, "docker")
-
-
-def test_an_interception_server_is_shared_by_few_where_it_costs_no_tunnel(tmp_path: Path) -> None:
-    def multiplex(*argv: str) -> int:
-        return int(parsed("board-v1", *argv).interception.multiplex)  # type: ignore[union-attr]
-
-    assert (multiplex("--local"), multiplex()) == (8, 32)  # a Prime sandbox needs tunnels
-    assert multiplex("--local", "--interception.multiplex", "32") == 32
-    past = {"num_rollouts": 1, "env": {"interception": {"type": "elastic", "multiplex": 32}}}
-    (tmp_path / "eval.json").write_text(json.dumps(past))
-    assert multiplex("--local", "@", str(tmp_path / "eval.json")) == 8
-
-
-def test_a_remote_tool_server_needs_tunnels_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(support.ROOT / "tests"))
-    argv = ["direct-chat-taskset", "--local", "--taskset.tools.runtime.type"]
-    configs: list[Any] = [parsed(*argv, runtime) for runtime in ("subprocess", "prime")]
-    assert [config.interception.multiplex for config in configs] == [8, 32]
 
 
 def test_a_prompt_without_a_utf8_form_is_refused() -> None:

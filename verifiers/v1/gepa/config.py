@@ -8,7 +8,7 @@ be handed to `load_environment` as it is.
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, cast, get_args
+from typing import Any, ClassVar, Literal, Self, cast
 from uuid import uuid4
 
 from pydantic import (
@@ -32,18 +32,9 @@ from verifiers.v1.gepa.options import (
     SearchOptions,
 )
 from verifiers.v1.gepa.settings import env_ids, fold_env, parsed, with_environment
-from verifiers.v1.interception import ElasticInterceptionPoolConfig
-from verifiers.v1.runtimes import PrimeConfig, RuntimeConfig, SubprocessConfig, runtime_is_local
+from verifiers.v1.runtimes import PrimeConfig, SubprocessConfig
 from verifiers.v1.types import SamplingConfig
-from verifiers.v1.utils.parts import parts_of
 from verifiers.v1.utils.texts import is_text
-
-RUNTIMES = get_args(get_args(RuntimeConfig)[0])
-"""The configs of all runtimes that the host has."""
-
-LOCAL_MULTIPLEX = 8
-"""Rollouts that share an interception server where none of them needs a tunnel: a server's HTTP
-client looks at all its connections for every request, so that a few cost less than many."""
 
 
 class RunConfig(BaseConfig):
@@ -176,13 +167,6 @@ class GEPAConfig(
                     harness = vf.harness_config_type("direct-chat")(id="direct-chat")
                     seat = {"harness": harness, "runtime": SubprocessConfig()}
                     setattr(self, name, agent.model_copy(update=seat))
-        return self
-
-    @model_validator(mode="after")
-    def _share_interception(self) -> Self:
-        runtimes = [runtime for _, runtime in parts_of(self, RUNTIMES)]
-        if "interception" not in self.model_fields_set and all(map(runtime_is_local, runtimes)):
-            self.interception = ElasticInterceptionPoolConfig(multiplex=LOCAL_MULTIPLEX)
         return self
 
     @model_validator(mode="after")

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -9,7 +10,6 @@ from verifiers.v1.configs.client import BaseClientConfig, resolve_api_key, resol
 from verifiers.v1.episode import Episode
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.trace import Error
-from verifiers.v1.utils.parts import parts_of
 
 SHORTEST = 8
 """Characters. A shorter key (`EMPTY`, `none`) is a common word, and no secret."""
@@ -22,10 +22,20 @@ SECRET_NAME = re.compile(
 """What a header, query parameter or environment variable is called whose value is a secret."""
 
 
-def clients_of(value: BaseModel) -> Iterator[tuple[str, BaseClientConfig]]:
+def clients_of(value: Any, name: str = "") -> Iterator[tuple[str, BaseClientConfig]]:
     """Every endpoint that a config names, at whatever depth (the student's, the teacher's, an
     agent's own, those of judges), with its name; the entries of a list have the list's."""
-    return parts_of(value, BaseClientConfig)
+    if isinstance(value, BaseClientConfig):
+        yield name, value
+    if isinstance(value, BaseModel):
+        for field in type(value).model_fields:
+            yield from clients_of(getattr(value, field), f"{name}.{field}" if name else field)
+    elif isinstance(value, list):
+        for item in value:
+            yield from clients_of(item, name)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from clients_of(item, f"{name}.{key}")
 
 
 def keys_of(config: GEPAConfig) -> dict[str, str]:

@@ -22,6 +22,7 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import content_hash
 from verifiers.v1.gepa.endpoints import Endpoints
 from verifiers.v1.gepa.failures import Fault, Verdict, judge_episode, was_throttled
+from verifiers.v1.gepa.interception import serving
 from verifiers.v1.gepa.journal import Journal, Phase, Stamp, Stored, prompt_digest
 from verifiers.v1.gepa.measurements import Job, Measurement
 from verifiers.v1.gepa.privacy import keys_of, scrub_errors
@@ -66,6 +67,7 @@ class Rollouts:
         self.throttle = Throttle(config.max_concurrent or UNLIMITED)
         folder = config.evaluation_cache
         self.cache = EvaluationCache(folder, config) if folder is not None else None
+        self._config = config
         self._attempts = config.max_attempts
         self._patience = config.throttle_patience
         self.troubles = Troubles()
@@ -80,7 +82,7 @@ class Rollouts:
 
     def serving(self) -> AbstractAsyncContextManager[None]:
         """What must be held open while rollouts are measured."""
-        return self.env.serving() if self.workers is None else self.workers.serving()
+        return self.workers.serving() if self.workers else serving(self.env, self._config)
 
     async def measure(self, jobs: Sequence[Job], step: str) -> list[Measurement]:
         """Measure every job; `step` names the batch for a person.

@@ -280,8 +280,8 @@ def _phases(run: Run, serving: Held) -> Ending:
 
 def _search(run: Run, split: Split, started: float) -> SearchStopped:
     """gepa's search. What it found is in `progress.state`; returned is why it stopped."""
-    config, minibatch = run.config, minibatch_size(run.config, split)
-    strategies = build_strategies(config, run.adapter, run.reflection, run.history, minibatch)
+    config = run.config
+    strategies = build_strategies(config, run.adapter, run.reflection, run.history, split)
     try:
         optimize(
             seed_candidate={COMPONENT: run.plan.seed_prompt},

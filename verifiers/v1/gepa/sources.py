@@ -20,7 +20,6 @@ from verifiers.v1.configs.cli.eval import EvalConfig
 from verifiers.v1.gepa.config import GEPAConfig, narrow
 from verifiers.v1.gepa.files import CONFIG_FILE
 from verifiers.v1.gepa.settings import EnvironmentVariables, env_ids, fold_env
-from verifiers.v1.interception import ElasticInterceptionPoolConfig
 from verifiers.v1.utils.generic import deep_merge
 from verifiers.v1.utils.texts import is_text
 
@@ -198,12 +197,10 @@ def _read_file(path: Path) -> tuple[dict[str, Any], list[str]]:
     kept = {key: value for key, value in settings.items() if key not in ignored}
     try:
         flat = fold_env(kept)
-        if ignored:  # an eval writes its defaults out: nobody chose these
+        if ignored:  # an eval writes its defaults out: no limit was chosen by nobody
             timeout = flat.get("timeout")
             if isinstance(timeout, dict) and timeout.get("episode", 0) is None:
                 timeout.pop("episode")
-            if flat.get("interception") == ElasticInterceptionPoolConfig().model_dump():
-                flat.pop("interception")
         return flat, ignored
     except ValueError as error:
         raise SourceError(f"config file {path}: {error}") from error

@@ -28,6 +28,7 @@ from gepa.strategies.proposal_sampling import ProposalTask
 from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
 from verifiers.v1.gepa.attempts import Attempts
 from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.dataset import Split, minibatch_size, proposal_cost
 from verifiers.v1.gepa.history import History
 from verifiers.v1.gepa.measurements import Measurement, mean_score
 from verifiers.v1.gepa.reflection import Reflection
@@ -57,9 +58,9 @@ def build_strategies(
     adapter: GEPAAdapter,
     reflection: Reflection,
     history: History,
-    minibatch: int,
+    split: Split,
 ) -> Strategies:
-    """The strategies of a run whose minibatches hold `minibatch` tasks."""
+    """The strategies of a run."""
     rng = random.Random(config.seed)  # one for both, as gepa has it
     selectors: dict[str, CandidateSelector] = {
         "pareto": ParetoCandidateSelector(rng),
@@ -70,8 +71,8 @@ def build_strategies(
     narrowing = Narrowing(adapter)
     return Strategies(
         selectors[config.candidate_selection],
-        Minibatches(minibatch, rng),
-        Sampling(config, adapter, reflection, narrowing, 2 * minibatch * config.rollouts_per_task),
+        Minibatches(minibatch_size(config, split), rng),
+        Sampling(config, adapter, reflection, narrowing, proposal_cost(config, split)),
         Selection(config, adapter, reflection.attempts, history, narrowing),
     )
 

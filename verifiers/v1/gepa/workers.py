@@ -25,6 +25,7 @@ from verifiers.v1.episode import EnvInfo, Episode
 from verifiers.v1.gepa import worker as program
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.failures import Fault
+from verifiers.v1.gepa.interception import interception_of
 from verifiers.v1.serve import EnvClient
 from verifiers.v1.task import Task
 from verifiers.v1.trace import Error, TraceTask
@@ -75,7 +76,7 @@ class Workers:
 
     def __init__(self, env: Env, config: GEPAConfig, count: int) -> None:
         self._env_id = env.config.env_id
-        self._config = worker_config(config)
+        self._config = worker_config(env, config)
         self._count = count
         self._numbers = itertools.count()
         self._folder = ""
@@ -185,10 +186,11 @@ class Workers:
         return Episode(env=EnvInfo(id=self._env_id), task=about, errors=[error])
 
 
-def worker_config(config: GEPAConfig) -> dict[str, Any]:
+def worker_config(env: Env, config: GEPAConfig) -> dict[str, Any]:
     """The env of `config` alone, as JSON: what a worker builds it from."""
     fields = set(vf.env_config_type(config.taskset.id, config.id).model_fields)
     data = config.model_dump(mode="json", include=fields)
+    data["interception"] = interception_of(env, config).model_dump(mode="json")
     data["taskset"]["system_prompt"] = None  # a worker gets it with each task
     return data
 
