@@ -13,20 +13,18 @@ of 1 s, 128 in flight, in turn, on one endpoint in a process of its own:
   and with 8, which `gepa` chooses for a run like this;
 - a plain HTTP client straight to the endpoint: its ceiling.
 
-Each is a process of its own, measured after its imports and a first batch (ours are forked off one
-that has imported what they need); CPU is that of the process and of what it starts, never the
-endpoint's.
+Each is a process of its own, measured after its imports and a first batch; CPU is that of the
+process and of what it starts, never the endpoint's.
 """
 
 import argparse
 import asyncio
 import json
-import multiprocessing
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import median
@@ -37,7 +35,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import aiohttp
 from pydantic_core import to_json
 
-from benchmarks.common import Served, print_table, run_vf_gepa, served
+from benchmarks.common import Served, environment, print_table, run_vf_gepa, served
 from benchmarks.timed import cpu
 
 WARM = 128
@@ -182,6 +180,7 @@ def rollouts(argv: list[str], count: int) -> Figures:
 
 def part(name: str, url: str, concurrent: int, count: int) -> Figures:
     """One of ours, in this process."""
+    import verifiers_gepa  # noqa: F401
     from verifiers.v1.gepa.plan import load_env
     from verifiers.v1.gepa.sources import parse_config
 
@@ -197,20 +196,13 @@ def part(name: str, url: str, concurrent: int, count: int) -> Figures:
         return interception(url, concurrent, tasks, count, 32 if name == SERVER else 8)
 
 
-def parts(url: str, concurrent: int, count: int, repeats: int) -> dict[str, list[Figures]]:
-    """All of ours in turn, each in a process of its own, forked when this one has imported what
-    they need. Those that the ratio is made of run `repeats` times."""
-    import verifiers_gepa  # noqa: F401
-
-    # isort: split
-    import verifiers.v1.gepa.runner  # noqa: F401
-
-    figures: dict[str, list[Figures]] = {name: [] for name in PARTS}
-    for repeat in range(repeats):
-        for name in PARTS if repeat == 0 else (OURS, SERVER):
-            with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-                figures[name].append(pool.submit(part, name, url, concurrent, count).result())
-    return figures
+def in_process(name: str, endpoint: Served, concurrent: int, count: int) -> Figures:
+    """`part` in a process of its own."""
+    line = [sys.executable, __file__, "--part", name, "--url", endpoint.url]
+    line += ["-c", str(concurrent), "--rollouts", str(count)]
+    done = subprocess.run(line, stdout=subprocess.PIPE, env=environment(), check=True)
+    speed, spent = json.loads(done.stdout.splitlines()[-1])
+    return speed, spent
 
 
 def host(endpoint: Served, concurrent: int, count: int) -> Figures:
@@ -233,9 +225,12 @@ def main(latencies: list[float], concurrent: int, count: int, few: int, repeats:
     `repeats`."""
     rows = []
     for latency in latencies:
+        figures: dict[str, list[Figures]] = {name: [] for name in (*PARTS, HOST)}
         with served(latency) as endpoint:
-            figures = parts(endpoint.url, concurrent, count, repeats)
-            figures[HOST] = [host(endpoint, concurrent, few)]
+            for repeat in range(repeats):
+                for name in PARTS if repeat == 0 else (OURS, SERVER):
+                    figures[name].append(in_process(name, endpoint, concurrent, count))
+            figures[HOST].append(host(endpoint, concurrent, few))
         medians = {
             name: (median(speed for speed, _ in runs), median(spent for _, spent in runs))
             for name, runs in figures.items()
@@ -262,11 +257,16 @@ if __name__ == "__main__":
     parser.add_argument("--rollouts", type=int, default=600, help="of each part")
     parser.add_argument("--host-rollouts", type=int, default=20, help="vf-gepa does about 2/s")
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--part", help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    main(
-        options.latency,
-        options.concurrent,
-        options.rollouts,
-        options.host_rollouts,
-        options.repeats,
-    )
+    if options.part:
+        print(json.dumps(part(options.part, options.url, options.concurrent, options.rollouts)))
+    else:
+        main(
+            options.latency,
+            options.concurrent,
+            options.rollouts,
+            options.host_rollouts,
+            options.repeats,
+        )
