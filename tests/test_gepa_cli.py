@@ -48,6 +48,21 @@ MISTAKES = {
     "an unknown harness": (["--agent.harness.id", "nope"], "'nope' not found", "null"),
     "a stray word": (["oops"], "oops", "Unrecognized"),
     "too few tasks": (["--taskset.size", "3", "--num-train", "8"], "3 tasks", "8 train"),
+    "a number of a typed block": (
+        ["--interception.multiplex", "0"],
+        "gepa: --interception.multiplex: ",
+        "greater than or equal to 1",
+    ),
+    "an option of another type": (
+        ["--interception.type", "server", "--interception.multiplex", "8"],
+        "gepa: --interception.multiplex (in a file: interception.multiplex) is no option",
+        "with --interception.type server",
+    ),
+    "a misspelt option of a typed block": (
+        ["--agent.runtime.type", "docker", "--agent.runtime.imagee", "x"],
+        "--agent.runtime.imagee",
+        "did you mean --agent.runtime.image?",
+    ),
     "a skill that is none": (["--agent.runtime.type", "moon"], "--agent.runtime", "moon"),
 }
 

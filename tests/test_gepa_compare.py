@@ -161,6 +161,18 @@ def test_what_is_no_run_directory_is_an_error(
     assert "identity.json is broken: " in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("runs", [["one"], ["one", "two", "three"]])
+def test_two_runs_are_compared_and_no_other_number(
+    runs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(runs) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == (
+        "",
+        "gepa-compare: name two run directories, as in `gepa-compare RUN_A RUN_B`\n",
+    )
+
+
 def test_a_teacher_call_that_failed_is_no_step(tmp_path: Path) -> None:
     """Also where another one of its iteration was answered."""
     two = ["--proposals-per-iteration", "2", "--max-total-rollouts", "40"]

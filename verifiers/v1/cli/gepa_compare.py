@@ -30,7 +30,7 @@ WIDTH = 40
 class CompareConfig(BaseConfig):
     """What to compare, and how to show it."""
 
-    runs: list[Path] = Field(min_length=2, max_length=2)
+    runs: list[Path]
     """The two run directories."""
     json_: bool = Field(False, validation_alias="json")
     """Print one JSON object instead."""
@@ -45,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _compare(config: CompareConfig) -> tuple[str, int]:
+    if len(config.runs) != 2:
+        raise ValueError("name two run directories, as in `gepa-compare RUN_A RUN_B`")
     first, second = map(read_steps, config.runs)
     comparison = compare_runs(first, second)
     lines = [json.dumps(comparison.as_json())] if config.json_ else _lines(comparison)

@@ -1,6 +1,7 @@
 """What to tell a person whose command can't run: what is wrong, where, what to do."""
 
 import difflib
+from typing import get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_config.cli import ConfigFileError
@@ -36,19 +37,52 @@ def explain(error: BaseException, args: list[str]) -> list[str]:
 def _explain_setting(detail: dict[str, object], args: list[str]) -> str:
     loc = detail["loc"]
     assert isinstance(loc, tuple)
-    flag = "--" + ".".join(str(part) for part in loc).replace("_", "-")
     message = str(detail["msg"]).removeprefix("Value error, ")
     if not loc:
         return message
+    flags, settings, _ = read_sources(args)
+    config_type = narrow(GEPAConfig, *named_ids(flags, settings))
+    path, kind = _path(loc, config_type)
+    flag = "--" + ".".join(path).replace("_", "-")
     if detail["type"] == "extra_forbidden":
-        flags, settings, _ = read_sources(args)
-        known = _flags(narrow(GEPAConfig, *named_ids(flags, settings)))
+        known = _flags(config_type)
+        if flag in known:
+            hint = f"with {flag.rpartition('.')[0]}.type {kind}"
+            return f"{flag} (in a file: {'.'.join(path)}) is no option {hint}"
         near = difflib.get_close_matches(flag, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else "`gepa <taskset-id> -h` lists them all"
-        return f"{flag} (in a file: {'.'.join(map(str, loc))}) is no option: {hint}"
+        return f"{flag} (in a file: {'.'.join(path)}) is no option: {hint}"
     given = detail.get("input")
     shown = "" if isinstance(given, dict | list | BaseModel) else f" (got {given!r})"
     return f"{flag}: {message}{shown}"
+
+
+def _path(loc: tuple[object, ...], model: type[BaseModel]) -> tuple[list[str], object]:
+    """The names in `loc` that a person writes, and the type of the last block that has types:
+    pydantic puts that in between, as if it were a field."""
+    path: list[str] = []
+    models, chosen = [model], None
+    for part in loc:
+        tagged = [kind for kind in models if len(models) > 1 and _type_name(kind) == part]
+        if tagged:
+            models, chosen = tagged, part
+            continue
+        path.append(str(part))
+        fields = [kind.model_fields.get(str(part)) for kind in models]
+        models = [one for info in fields if info is not None for one in _models(info.annotation)]
+    return path, chosen
+
+
+def _type_name(model: type[BaseModel]) -> object:
+    info = model.model_fields.get("type")
+    return info.default if info is not None else None
+
+
+def _models(annotation: object) -> list[type[BaseModel]]:
+    """The models that a field of this annotation can hold."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
 
 
 def _flags(model: type[BaseModel], prefix: str = "--") -> list[str]:
@@ -57,7 +91,7 @@ def _flags(model: type[BaseModel], prefix: str = "--") -> list[str]:
     for name, info in model.model_fields.items():
         flag = prefix + name.replace("_", "-")
         flags.append(flag)
-        kind = info.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            flags += _flags(kind, f"{flag}.")
+        if get_origin(info.annotation) is not list:
+            for kind in _models(info.annotation):
+                flags += _flags(kind, f"{flag}.")
     return flags
