@@ -26,7 +26,8 @@ def filled(page: str, name: str, tables: str) -> str:
     pattern = re.compile(f"(?<={re.escape(marks[0])}).*?(?={re.escape(marks[1])})", re.DOTALL)
     if not pattern.search(page):
         raise ValueError(f"{PAGE} has no marks for {name}")
-    text = "\n".join(line.rstrip() for line in tables.strip().splitlines())
+    # The blank rows around a table are one line each, with or without spaces.
+    text = re.sub(r"\n{3,}", "\n\n", "\n".join(map(str.rstrip, tables.strip().splitlines())))
     return pattern.sub(lambda _: f"\n{text}\n\n", page)
 
 

@@ -102,10 +102,9 @@ def _run(command: str, endpoint: Served, folder: Path, model: str, *args: str) -
     places += [endpoint.teacher_url, "-o", str(folder), "--run.name", run_dir.name]
     # A teacher of its own too: the endpoint's draws depend on how often a model was asked before.
     models = ["support-intent-v1", "-m", model, "--reflection-model", model]
-    timed, words = HERE / "timed.py", [command, *models, *args, *places]
     with log.open("wb") as output:
         subprocess.run(
-            [sys.executable, timed, report, *words],
+            [sys.executable, HERE / "timed.py", report, command, *models, *args, *places],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -67,21 +67,19 @@ def search_all(
 ) -> dict[str, list[Found]]:
     """The searches of each setting, one per seed, spread over `jobs` processes."""
     found: dict[str, list[Found]] = {name: [] for name in settings}
+    sizes = ["--num-train", str(train), "--num-val", str(val), "--max-total-rollouts", str(budget)]
     for command, names in (("gepa", OURS), ("vf-gepa", (HOST,))):
         asked = [(name, seed) for seed in range(seeds) for name in settings if name in names]
         with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
             orders = [
                 {
-                    "argv": [
-                        *arguments(name, seed, budget, endpoint, f"{folder}/{name}"),
-                        *["--num-train", str(train), "--num-val", str(val)],
-                    ],
+                    "argv": [*arguments(name, seed, endpoint, f"{folder}/{name}"), *sizes],
                     "folder": f"{folder}/{name}/{seed}",
                 }
                 for name, seed in asked
             ]
             shares = [orders[job::jobs] for job in range(jobs)]
-            runs = pool.map(partial(search_each, command, [str(train), str(val)], nice), shares)
+            runs = pool.map(partial(search_each, command, train, val, nice), shares)
             for job, searches in enumerate(runs):
                 for (name, _), search in zip(asked[job::jobs], searches, strict=True):
                     found[name].append(search)
@@ -89,7 +87,7 @@ def search_all(
 
 
 def search_each(
-    command: str, sizes: Sequence[str], nice: int, orders: Sequence[Any]
+    command: str, train: int, val: int, nice: int, orders: Sequence[Any]
 ) -> list[Found]:
     """These runs, one after the other in a process of their own (see `many.py`)."""
     if not orders:
@@ -97,7 +95,7 @@ def search_each(
     lowered = ["nice", "-n", str(nice)] if nice else []
     with tempfile.TemporaryFile() as log:
         done = subprocess.run(
-            [*lowered, sys.executable, HERE / "many.py", command, *sizes],
+            [*lowered, sys.executable, HERE / "many.py", command, str(train), str(val)],
             input="\n".join(map(json.dumps, orders)).encode(),
             stdout=subprocess.PIPE,
             stderr=log,
@@ -110,15 +108,15 @@ def search_each(
     return [[(*one,) for one in json.loads(line)] for line in done.stdout.splitlines()]
 
 
-def arguments(setting: str, seed: int, budget: int, endpoint: Served, folder: str) -> list[str]:
-    """The command's arguments for one run."""
+def arguments(setting: str, seed: int, endpoint: Served, folder: str) -> list[str]:
+    """The command's arguments for one run, but for its sizes."""
     # The student's draws depend on its model's name and on how often that was asked before.
     name = f"{seed} {setting}"
     argv = ["support-intent-v1", "-m", name, "--reflection-model", name, "-c", "128"]
     argv += ["--client.base-url", endpoint.url]
     argv += ["--reflection-client.base-url", endpoint.teacher_url]
     argv += ["--seed", str(seed), "--reflection-minibatch-size", str(MINIBATCH)]
-    argv += ["--max-total-rollouts", str(budget), "-o", folder, "--run.name", str(seed)]
+    argv += ["-o", folder, "--run.name", str(seed)]
     if setting == HOST:
         seat = ["--env.agent.harness.id", "direct-chat", "--env.agent.runtime.type", "subprocess"]
         return [*argv, *seat, "--reflection-columns", "feedback"]

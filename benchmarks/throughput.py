@@ -110,12 +110,12 @@ def plain(url: str, concurrent: int, tasks: list[Any], count: int) -> Figures:
     return asyncio.run(main())
 
 
-def interception(url: str, concurrent: int, tasks: list[Any], count: int, share: int) -> Figures:
-    """Through the host's interception, `share` rollouts per server."""
+def interception(url: str, concurrent: int, tasks: list[Any], count: int, servers: Any) -> Figures:
+    """Through the host's interception, of this config."""
     import verifiers.v1 as vf
     from verifiers.v1.clients import ModelContext
     from verifiers.v1.configs.agent import AgentConfig
-    from verifiers.v1.interception import ElasticInterceptionPoolConfig, make_interception
+    from verifiers.v1.interception import make_interception
     from verifiers.v1.session import RolloutSession
     from verifiers.v1.trace import AgentInfo, Trace, TraceTask
 
@@ -130,9 +130,7 @@ def interception(url: str, concurrent: int, tasks: list[Any], count: int, share:
 
     async def main() -> Figures:
         async with AsyncExitStack() as stack:
-            pool = make_interception(
-                ElasticInterceptionPoolConfig(multiplex=share), requires_tunnel=False
-            )
+            pool = make_interception(servers, requires_tunnel=False)
             await stack.enter_async_context(pool)
             connector = aiohttp.TCPConnector(limit=0)
             http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector))
@@ -181,6 +179,7 @@ def rollouts(argv: list[str], count: int) -> Figures:
 def part(name: str, url: str, concurrent: int, count: int) -> Figures:
     """One of ours, in this process."""
     import verifiers_gepa  # noqa: F401
+    from verifiers.v1.gepa.interception import interception_of
     from verifiers.v1.gepa.plan import load_env
     from verifiers.v1.gepa.sources import parse_config
 
@@ -190,10 +189,12 @@ def part(name: str, url: str, concurrent: int, count: int) -> Figures:
         if name.startswith("gepa"):
             return rollouts(argv, count)
         config, _ = parse_config(argv)
-        tasks = list(load_env(config).taskset.select(config.select))
+        env = load_env(config)
+        tasks = list(env.taskset.select(config.select))
         if name == PLAIN:
             return plain(url, concurrent, tasks, count)
-        return interception(url, concurrent, tasks, count, 32 if name == SERVER else 8)
+        servers = config.interception if name == SERVER else interception_of(env, config)
+        return interception(url, concurrent, tasks, count, servers)
 
 
 def in_process(name: str, endpoint: Served, concurrent: int, count: int) -> Figures:

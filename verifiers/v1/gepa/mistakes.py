@@ -18,7 +18,9 @@ def explain(error: BaseException, args: list[str]) -> list[str]:
     plugins that they name or checking the run has raised."""
     cause = error.__cause__ if isinstance(error, ConfigFileError) else error
     if isinstance(cause, ValidationError):
-        return [_explain_setting(dict(detail), args) for detail in cause.errors()]
+        flags, settings, _ = read_sources(args)
+        config_type = narrow(GEPAConfig, *named_ids(flags, settings))
+        return [_explain_setting(dict(detail), config_type) for detail in cause.errors()]
     if isinstance(error, ModuleNotFoundError):
         inner = error.__cause__
         while inner is not None and inner.__cause__ is not None:
@@ -34,24 +36,22 @@ def explain(error: BaseException, args: list[str]) -> list[str]:
     return lines
 
 
-def _explain_setting(detail: dict[str, object], args: list[str]) -> str:
+def _explain_setting(detail: dict[str, object], config_type: type[GEPAConfig]) -> str:
     loc = detail["loc"]
     assert isinstance(loc, tuple)
     message = str(detail["msg"]).removeprefix("Value error, ")
     if not loc:
         return message
-    flags, settings, _ = read_sources(args)
-    config_type = narrow(GEPAConfig, *named_ids(flags, settings))
     path, kind = _path(loc, config_type)
     flag = "--" + ".".join(path).replace("_", "-")
     if detail["type"] == "extra_forbidden":
         known = _flags(config_type)
+        wrong = f"{flag} (in a file: {'.'.join(path)}) is no option"
         if flag in known:
-            hint = f"with {flag.rpartition('.')[0]}.type {kind}"
-            return f"{flag} (in a file: {'.'.join(path)}) is no option {hint}"
+            return f"{wrong} with {flag.rpartition('.')[0]}.type {kind}"
         near = difflib.get_close_matches(flag, known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]}?" if near else "`gepa <taskset-id> -h` lists them all"
-        return f"{flag} (in a file: {'.'.join(path)}) is no option: {hint}"
+        return f"{wrong}: {hint}"
     given = detail.get("input")
     shown = "" if isinstance(given, dict | list | BaseModel) else f" (got {given!r})"
     return f"{flag}: {message}{shown}"
