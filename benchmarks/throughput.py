@@ -3,7 +3,7 @@
     python benchmarks/throughput.py
 
 Six ways to have the student answer the same messages under the same prompt, at a latency of 0 and
-of 1 s, 128 in flight, in turn, on one endpoint in a process of its own:
+of 1 s, 128 in flight, in turn, each latency with an endpoint in a process of its own:
 
 - `gepa`, the rollouts of a run (attempts, judging, the journal) with `direct-chat`;
 - `gepa --workers 2`, the same with the episodes in two processes;
@@ -24,8 +24,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -177,7 +177,7 @@ def rollouts(argv: list[str], count: int) -> Figures:
 
 
 def part(name: str, url: str, concurrent: int, count: int) -> Figures:
-    """One of ours, in this process."""
+    """One of ours, in this process, with the endpoint at `url`."""
     import verifiers_gepa  # noqa: F401
     from verifiers.v1.gepa.interception import interception_of
     from verifiers.v1.gepa.plan import load_env
@@ -197,13 +197,15 @@ def part(name: str, url: str, concurrent: int, count: int) -> Figures:
         return interception(url, concurrent, tasks, count, servers)
 
 
-def in_process(name: str, endpoint: Served, concurrent: int, count: int) -> Figures:
-    """`part` in a process of its own."""
-    line = [sys.executable, __file__, "--part", name, "--url", endpoint.url]
+def in_process(
+    name: str, endpoints: Sequence[Served], concurrent: int, count: int
+) -> list[Figures]:
+    """`part` with each endpoint in turn, in a process of its own, because importing takes
+    seconds."""
+    line = [sys.executable, __file__, "--part", name, "--url", *(one.url for one in endpoints)]
     line += ["-c", str(concurrent), "--rollouts", str(count)]
     done = subprocess.run(line, stdout=subprocess.PIPE, env=environment(), check=True)
-    speed, spent = json.loads(done.stdout.splitlines()[-1])
-    return speed, spent
+    return [(speed, spent) for speed, spent in json.loads(done.stdout.splitlines()[-1])]
 
 
 def host(endpoint: Served, concurrent: int, count: int) -> Figures:
@@ -224,16 +226,17 @@ PARTS = (OURS, "gepa --workers 2", SERVER, "plain client, 8 per server", PLAIN)
 def main(latencies: list[float], concurrent: int, count: int, few: int, repeats: int) -> None:
     """Print the table. Ours and the interception's, whose ratio matters most, are the median of
     `repeats`."""
+    figures: dict[str, list[list[Figures]]] = {name: [] for name in PARTS}
+    with ExitStack() as stack:
+        endpoints = [stack.enter_context(served(latency)) for latency in latencies]
+        for repeat in range(repeats):
+            for name in PARTS if repeat == 0 else (OURS, SERVER):
+                figures[name].append(in_process(name, endpoints, concurrent, count))
+        figures[HOST] = [[host(endpoint, concurrent, few) for endpoint in endpoints]]
     rows = []
-    for latency in latencies:
-        figures: dict[str, list[Figures]] = {name: [] for name in (*PARTS, HOST)}
-        with served(latency) as endpoint:
-            for repeat in range(repeats):
-                for name in PARTS if repeat == 0 else (OURS, SERVER):
-                    figures[name].append(in_process(name, endpoint, concurrent, count))
-            figures[HOST].append(host(endpoint, concurrent, few))
+    for number, latency in enumerate(latencies):
         medians = {
-            name: (median(speed for speed, _ in runs), median(spent for _, spent in runs))
+            name: tuple(map(median, zip(*(run[number] for run in runs), strict=True)))
             for name, runs in figures.items()
         }
         for name, (speed, spent) in medians.items():
@@ -259,10 +262,11 @@ if __name__ == "__main__":
     parser.add_argument("--host-rollouts", type=int, default=20, help="vf-gepa does about 2/s")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--part", help=argparse.SUPPRESS)
-    parser.add_argument("--url", help=argparse.SUPPRESS)
+    parser.add_argument("--url", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part:
-        print(json.dumps(part(options.part, options.url, options.concurrent, options.rollouts)))
+        sizes = options.concurrent, options.rollouts
+        print(json.dumps([part(options.part, url, *sizes) for url in options.url]))
     else:
         main(
             options.latency,
