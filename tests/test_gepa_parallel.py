@@ -303,17 +303,26 @@ def test_the_frontier_can_be_made_of_metrics(tmp_path: Path) -> None:
     assert parents[2:] == [[2]] * 4
 
 
-def test_an_objective_that_no_trace_has_is_named(
+def test_an_objective_that_no_trace_has_is_named_and_mended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with steady() as endpoint:
         args = ["--frontier-type", "hybrid", "--objectives", "word", "--max-total-rollouts", "52"]
-        assert run(endpoint, tmp_path, *args).status == 2
-    assert len(student_requests(endpoint)) == 4
-    assert "--objectives word: no trace of the seed prompt's val pass has it; there are: " in (
-        err := capsys.readouterr().err
+        done = run(endpoint, tmp_path, *args)
+        assert done.status == 2
+        assert len(student_requests(endpoint)) == 4
+        assert "--objectives word: no trace of the seed prompt's val pass has it; there are: " in (
+            err := capsys.readouterr().err
+        )
+        assert "right, words" in err
+        again = resumed(endpoint, done, *args, "--objectives", "words")
+        assert again.status == 0
+        assert len(student_requests(endpoint)) == again.charged == 52
+        # From the first proposal on it is part of what was found.
+        assert resumed(endpoint, done, *args, "--objectives", "right").status == 2
+    assert 'objectives: 1 of 1 entries, the first at position 0: "words" in the record' in (
+        capsys.readouterr().err
     )
-    assert "right, words" in err
 
 
 @pytest.mark.parametrize("frontier", ["objective", "hybrid", "cartesian"])

@@ -34,7 +34,8 @@ class Frontier:
         if missing or not found:
             raise Fault(
                 f"--objectives {' '.join(missing)}: no trace of the seed prompt's val pass has it; "
-                f"there are: {', '.join(found) or 'none'}"
+                f"there are: {', '.join(found) or 'none'}; what was measured is kept: go on with "
+                "--resume and others, or with another --frontier-type"
             )
         self._names = self._names or found
         self.note(seed_prompt, batch, measured)

@@ -151,6 +151,7 @@ def _open_record(plan: Plan, config: GEPAConfig, run_dir: Path | None) -> Replay
         mark_unfinished(run_dir, replay)
         logger.info("going on with %s: %d rollouts and %d teacher replies", run_dir, *replay.left)
         write_config(config)
+        write_identity(run_dir, identity)
         return replay
     write_config(config)
     write_json(run_dir / SPLITS_FILE, plan.split.record())
