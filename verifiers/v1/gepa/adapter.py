@@ -6,7 +6,7 @@ an episode that the teacher is to be shown is read from the journal then.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
@@ -167,6 +167,7 @@ class GEPAAdapter:
         except SearchStopped:
             self.unvalidated += prompts
             raise
+        self._give_up_half(asked, results)
         for one, mine in zip(asked, results, strict=True):
             self._begun[one.prompt] = dict(zip(half, mine, strict=True))
         return [
@@ -178,9 +179,6 @@ class GEPAAdapter:
         """The val pass that was begun for `prompt` does not go on."""
         begun = self._begun.pop(prompt)
         self.val_rollouts[prompt] = charged(list(begun.values()))
-        for idx, measured in begun.items():
-            task = self.rollouts.task_hash(self._tasks[idx][1])
-            self.unmeasured.give_up("optimize", prompt, task, measured)
 
     def _ask(self, prompt: str, batch: list[int], compared: bool) -> _Asked:
         split = self._tasks[batch[0]][0]
@@ -199,10 +197,22 @@ class GEPAAdapter:
         results = self._run(asked, first)
         rest = [self._rest(*each) for each in zip(asked, first, results, strict=True)]
         if any(map(any, rest)):
+            self._give_up_half(asked, results)
             for mine, more in zip(results, self._run(asked, rest), strict=True):
                 mine[:] = [new or old for old, new in zip(mine, more, strict=True)]
         flat = iter(self.rollouts.with_floor([m for one in results for mine in one for m in mine]))
         return [[[next(flat) for _ in mine] for mine in one] for one in results]
+
+    def _give_up_half(self, asked: list[_Asked], results: list[list[list[Measurement]]]) -> None:
+        """Decide about what a first half misses before the second goes out: a resume would ask for
+        it again, while its record goes on with the second."""
+        pairs = list(zip(asked, results, strict=True))
+        self.unmeasured.check(asked[0].split, [(one.batch, mine) for one, mine in pairs], False)
+        for one, mine in pairs:
+            for position, rollouts in enumerate(mine):
+                task = self.rollouts.task_hash(self._tasks[one.batch[position]][1])
+                self.unmeasured.give_up("optimize", one.prompt, task, rollouts)
+                mine[position] = [replace(measurement, live=False) for measurement in rollouts]
 
     def _run(self, asked: list[_Asked], now: list[list[bool]]) -> list[list[list[Measurement]]]:
         """Run each of `asked` on the tasks that `now` says, all in flight together; the others have

@@ -94,21 +94,25 @@ class Unmeasured:
         return parent is None or self.parent_scores(parent, batch)[position] is not None
 
     def check(
-        self, split: str, measured: Sequence[tuple[Sequence[int], Sequence[Sequence[Measurement]]]]
+        self,
+        split: str,
+        measured: Sequence[tuple[Sequence[int], Sequence[Sequence[Measurement]]]],
+        whole: bool = True,
     ) -> None:
         """Raise `Fault` where so much of what gepa asked for at once (per candidate its tasks and
-        their rollouts) is missing that it isn't the tasks' fault; nothing is given up then."""
+        their rollouts) is missing that it isn't the tasks' fault; nothing is given up then. Where
+        it is not the `whole` of it, the rest may still tell that a minibatch was no outage."""
         lost, any_score, cause = set(self._retired), False, ""
         for batch, tasks in measured:
             for idx, rollouts in zip(batch, tasks, strict=True):
-                known = mean_score(rollouts) is not None
+                known = mean_score(rollouts) is not None or any(m.episode_id for m in rollouts)
                 any_score = any_score or known
                 if rollouts and not known:
                     cause = cause or rollouts[0].cause
                     lost.add(idx)
         if split == "val" and cause:
-            self.check_share(len(lost), len(measured[0][0]), cause)
-        elif split == "train":
+            self.check_share(len(lost), len(self._seed_scores), cause)
+        elif split == "train" and whole:
             self._check_outage(any_score, cause)
 
     def decide(
@@ -175,7 +179,7 @@ class Unmeasured:
     ) -> None:
         """Record that the run goes on without the missing ones of these rollouts."""
         for measurement in rollouts:
-            if measurement.score is None and measurement.live:
+            if measurement.score is None and not measurement.episode_id and measurement.live:
                 self._journal.decision(
                     {
                         "decision": "given up",
