@@ -75,3 +75,22 @@ def test_a_reply_that_the_endpoint_cut_off_is_none_however_complete_it_looks() -
         "the reply was cut off by a content filter"
     )
     assert extract_prompt(whole, None) == "Be kind."
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "```" + " " * 100_000 + "`\n",
+        "</think>" * 40_000 + "\n",
+        "<think>x</think>\n" * 40_000,
+        "<think>" * 40_000 + "</think>\n",
+    ],
+    ids=["blanks", "ends", "blocks", "openings"],
+)
+def test_a_long_reply_is_read_once(before: str) -> None:
+    """Reading it again and again, or in every way that there is, would take hours."""
+    assert extract_prompt(f"{before}```text  \nnew\n```") == "new"
+
+
+def test_a_fence_right_after_the_reasoning_is_the_first_one() -> None:
+    assert extract_prompt("so</think>```\nSay <think> aloud.\n```") == "Say <think> aloud."

@@ -248,6 +248,27 @@ def test_a_record_that_parts_from_the_run_is_an_error_that_names_the_step(
     assert "the run has parted from its record at teacher call 1" in last
 
 
+def test_a_killed_run_whose_resume_fails_before_it_has_caught_up_has_a_result(
+    tmp_path: Path,
+) -> None:
+    with steady() as endpoint:
+        first = run(endpoint, tmp_path, base=STEADY)
+        exchanges = first.lines("reflections.jsonl")
+        exchanges[0]["key"] += "!"
+        text = "".join(json.dumps(line) + "\n" for line in exchanges)
+        (first.folder / "reflections.jsonl").write_text(text)
+        for name in ("result.json", "best_system_prompt.txt", "configs/eval.json"):
+            (first.folder / name).unlink()  # as a kill leaves it
+        candidates = (first.folder / "candidates.json").read_bytes()
+        again = resumed(endpoint, first, "--max-total-rollouts", "70", base=STEADY)
+    assert again.status == 2
+    result = again.result
+    assert (result["status"], result["partial"]) == ("failed", True)
+    assert "the run has parted from its record at teacher call 1" in result["message"]
+    assert again.prompt == b"Answer."  # the seed prompt: no reply was read
+    assert (again.folder / "candidates.json").read_bytes() == candidates
+
+
 def test_a_pickle_in_the_run_directory_is_never_read(tmp_path: Path) -> None:
     bomb = b"cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR."
     with scripted() as endpoint:

@@ -22,9 +22,16 @@ from dataclasses import dataclass
 
 from verifiers.v1.utils.texts import is_text
 
-FENCE = re.compile(r"^ {0,3}(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[^`\r\n]*?)[ \t]*\r?$", re.MULTILINE)
-OPEN_THINK = re.compile(r"<think(?:ing)?>", re.IGNORECASE)
-CLOSE_THINK = re.compile(r"</think(?:ing)?>", re.IGNORECASE)
+# Possessive where a line could be read in several ways: a reply must not make its reading slow.
+_FENCE = r" {0,3}(?P<mark>`{3,}+|~{3,}+)(?P<tag>[^`\r\n]*+)\r?$"
+_OPEN, _CLOSE = r"<think(?:ing)?>", r"</think(?:ing)?>"
+FENCE = re.compile(f"^{_FENCE}", re.MULTILINE)
+FENCE_HERE = re.compile(_FENCE, re.MULTILINE)
+CLOSE_THINK = re.compile(_CLOSE, re.IGNORECASE)
+MARK = re.compile(
+    f"(?P<opening>{_OPEN})|(?P<closing>{_CLOSE})|(?P<fence>^{_FENCE})", re.IGNORECASE | re.MULTILINE
+)
+"""What comes next: reasoning that opens or ends, or a fence."""
 
 
 UNANSWERED = "the teacher's endpoint failed"
@@ -61,18 +68,16 @@ def extract_prompt(reply: str | None, finish_reason: str | None = None) -> str |
 
 def _without_reasoning(reply: str) -> str | None:
     """`reply` after its reasoning, None where the reasoning does not end."""
-    while True:
-        fence = FENCE.search(reply)
-        opening = OPEN_THINK.search(reply)
-        closing = CLOSE_THINK.search(reply)
-        limit = fence.start() if fence else len(reply)
-        if opening and opening.start() < limit:
-            closing = CLOSE_THINK.search(reply, opening.end())
-            if closing is None:
-                return None
-        elif closing is None or closing.start() >= limit:
-            return reply
-        reply = reply[closing.end() :]
+    start = 0
+    while not (start and FENCE_HERE.match(reply, start)):
+        mark = MARK.search(reply, start)
+        if mark is None or mark["fence"] is not None:
+            break
+        closing = CLOSE_THINK.search(reply, mark.end()) if mark["opening"] else mark
+        if closing is None:
+            return None
+        start = closing.end()
+    return reply[start:]
 
 
 def _last_block(answer: str) -> str | NoProposal:
@@ -80,7 +85,7 @@ def _last_block(answer: str) -> str | NoProposal:
     opening: re.Match[str] | None = None
     inner = 0
     for fence in FENCE.finditer(answer):
-        mark, tag = fence["mark"], fence["tag"]
+        mark, tag = fence["mark"], fence["tag"].strip(" \t")
         if opening is None:
             opening, inner = fence, 0
         elif mark[0] != opening["mark"][0] or len(mark) < len(opening["mark"]):

@@ -53,7 +53,7 @@ from verifiers.v1.gepa.report import (
     mark_unfinished,
     write_outcome,
 )
-from verifiers.v1.gepa.report_page import add_report, try_report
+from verifiers.v1.gepa.report_page import add_report
 from verifiers.v1.gepa.rollouts import PHASES, Rollouts
 from verifiers.v1.gepa.run import Ending, Run, View, outcome_of, pool
 from verifiers.v1.gepa.rundir import locked, write_config, write_json
@@ -192,16 +192,12 @@ def _optimize(run: Run) -> tuple[Outcome, BaseException | None]:
             logger.warning("the teardown failed: %s: %s", type(error).__name__, error)
     _settle(run)
     outcome = outcome_of(ending, run)
-    if rollouts.replay.used_up:
-        return _write(outcome, ending, run)
-    # Cut short before it had caught up with its record: what stands there knows more.
-    if run_dir is not None:
+    if run_dir is not None and not rollouts.replay.used_up:
+        # Cut short before it had caught up with its record: a result that stands there knows more.
         result = amend_result(run_dir, ending.status, ending.reason, ending.message)
         if result is not None:
             return add_report(as_recorded(outcome, result)), ending.error
-        if problem := try_report(run_dir):
-            logger.warning("%s", problem)
-    return outcome, ending.error
+    return _write(outcome, ending, run)
 
 
 def _assemble(
@@ -343,8 +339,9 @@ def _write(outcome: Outcome, ending: Ending, run: Run) -> tuple[Outcome, BaseExc
     """Write the outcome; where the disk refuses, the run has failed. The outcome, and what cut the
     run short."""
     try:
-        run.history.close()
-        run.progress.write_files()
+        if run.adapter.rollouts.replay.used_up:  # else these know more as well
+            run.history.close()
+            run.progress.write_files()
         write_outcome(outcome, run.config)
     except (OSError, Fault) as error:
         if ending.error is not None:
