@@ -63,6 +63,7 @@ MISTAKES = {
         "--agent.runtime.imagee",
         "did you mean --agent.runtime.image?",
     ),
+    "a later phase of a run to be": (["--phase", "test"], "--phase test goes on with", "--resume"),
     "a skill that is none": (["--agent.runtime.type", "moon"], "--agent.runtime", "moon"),
 }
 

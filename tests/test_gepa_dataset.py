@@ -109,3 +109,11 @@ def test_no_single_seed_prompt_says_how_to_go_on(system: str, message: str) -> N
     with pytest.raises(SplitError, match=f"{message}.*--initial-prompt"):
         seed_prompt(tasks, made)
     assert seed_prompt(tasks, config(initial_prompt="x")) == "x"
+
+
+def test_a_minibatch_that_is_larger_than_train_is_said() -> None:
+    made = split(9, num_train=2, num_val=4, num_test=2, reflection_minibatch_size=5)
+    assert made.notes == [
+        "--reflection-minibatch-size 5 is more than the 2 train tasks: a minibatch is all of them"
+    ]
+    assert split(9, num_train=5, num_val=2, num_test=2, reflection_minibatch_size=5).notes == []

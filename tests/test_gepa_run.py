@@ -93,7 +93,7 @@ def test_the_hosts_reader_reads_the_journal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", range(4, 25))
 def test_the_budget_is_a_hard_cap_that_is_spent_on_whole_batches(
-    tmp_path: Path, budget: int
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], budget: int
 ) -> None:
     with scripted() as endpoint:
         done = run(endpoint, tmp_path, "--max-total-rollouts", str(budget), "--allow-small-budget")
@@ -107,6 +107,8 @@ def test_the_budget_is_a_hard_cap_that_is_spent_on_whole_batches(
     assert done.result["finish_reason"] == "budget"
     assert done.result["unvalidated"] == (["Answer. GOOD v1"] if 8 <= budget < 12 else [])
     assert done.result["best_val_mean"] == (1.0 if budget >= 12 else 0.0)
+    logged = "proposal not validated: the budget did not pay for its val pass"
+    assert (logged in capsys.readouterr().err) == (8 <= budget < 12)
 
 
 def test_a_budget_below_the_seeds_val_pass_is_refused_and_nothing_is_sent(

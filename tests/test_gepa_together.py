@@ -1,10 +1,14 @@
 """What goes wrong for several proposals of one batch counts once, and decides nothing."""
 
+import itertools
+import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support import BASE, Reply, Request, fenced, good_student, run, scripted
-from tests.test_gepa_parallel import FOUR
+from tests.test_gepa_parallel import FOUR, LARGE
 from tests.test_gepa_resume import resumed
 
 BROKEN = Reply.error(500, "broken")
@@ -55,6 +59,23 @@ def test_a_task_that_the_parent_lost_is_no_reason(tmp_path: Path) -> None:
         "its minibatch sum is 0, its parent's 0"
     }
     assert all(line["scores_before"][line["minibatch"].index(1)] is None for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("budget", "proposals", "kept"), [(26, 1, 1), (50, 2, 1), (70, 8, 2), (77, 4, 4), (23, 8, 8)]
+)
+def test_the_budget_buys_what_the_table_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], budget: int, proposals: int, kept: int
+) -> None:
+    """Where every proposal wins its minibatch, so many are accepted."""
+    args = ["--proposals-per-iteration", str(proposals), "--accepted-per-iteration", str(kept)]
+    args += ["--acceptance", "improvement_or_equal", "--max-total-rollouts", str(budget)]
+    numbers = itertools.count()
+    with scripted(lambda _: "wrong", lambda _: fenced(f"text {next(numbers)}")) as endpoint:
+        done = run(endpoint, tmp_path, *args, base=LARGE)
+    said = re.search(r"accepted proposals, if all win\s+│\s+(\d+)", capsys.readouterr().err)
+    assert said is not None
+    assert done.result["proposals"]["accepted"] == int(said[1]) > 0
 
 
 def test_a_search_that_goes_on_in_the_middle_of_an_iteration_is_not_over(tmp_path: Path) -> None:

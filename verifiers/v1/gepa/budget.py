@@ -20,10 +20,10 @@ class SearchStopped(BaseException):
 
 
 class BudgetExhausted(SearchStopped):
-    """The next batch does not fit into what is left."""
+    """What the search would do next does not fit into what is left."""
 
     def __init__(self, wanted: int, left: int) -> None:
-        super().__init__("budget", f"the next batch needs {wanted} rollouts and {left} are left")
+        super().__init__("budget", f"the next step takes {wanted} rollouts, and {left} are left")
 
 
 @dataclass

@@ -153,6 +153,11 @@ def check_search(config: GEPAConfig) -> None:
             "--objectives has no effect on --frontier-type instance: choose objective, hybrid or "
             "cartesian, or leave it out"
         )
+    if config.phase in ("validate", "test") and not config.resume:
+        raise ConfigError(
+            f"--phase {config.phase} goes on with a run: name it and add --resume, or begin with "
+            "--phase optimize or all"
+        )
     if config.stop_val_early and config.perfect_score is None:
         raise ConfigError("--stop-val-early needs to know the best score: set --perfect-score")
 
@@ -204,8 +209,7 @@ def check_budget(config: GEPAConfig, split: Split) -> str:
         )
     number = config.proposals_per_iteration
     kept = min(config.accepted_per_iteration or number, number)
-    iterations = (budget - val) // (number * proposal + kept * val)
-    if iterations * kept < 3:
+    if most_accepted(budget - val, val, proposal, number, kept) < 3:
         logger.warning(
             "the budget pays for fewer than 3 accepted proposals: the search will hardly get going"
         )
@@ -221,6 +225,19 @@ def _uncharged(config: GEPAConfig, split: Split) -> int:
     return sum(rollouts for name, rollouts in phases.items() if config.phase in (name, "all"))
 
 
+def most_accepted(left: int, val: int, proposal: int, number: int, kept: int) -> int:
+    """Proposals that `left` rollouts after the seed prompt's val pass can make candidates, where
+    each of them wins its minibatch; the other arguments are those of `budget_table`."""
+    accepted = 0
+    while left >= proposal + val:
+        drawn = min(number, (left - val) // proposal)  # near the end fewer are drawn
+        left -= drawn * proposal
+        passes = min(kept, drawn, left // val)
+        left -= passes * val
+        accepted += passes
+    return accepted
+
+
 def budget_table(
     budget: int, val: int, proposal: int, number: int, kept: int, uncharged: int
 ) -> str:
@@ -228,6 +245,7 @@ def budget_table(
     of a val pass and of a proposal's two minibatches; an iteration makes `number` proposals and
     keeps `kept`; `uncharged` are the rollouts after the search."""
     left, iteration = budget - val, number * proposal + kept * val
+    accepted = most_accepted(left, val, proposal, number, kept)
     table = Table("", "rollouts", title=f"a budget of {budget} rollouts")
     table.columns[1].justify = "right"
     table.add_row("the seed prompt's val pass", str(val))
@@ -236,7 +254,7 @@ def budget_table(
     if number > 1:
         table.add_row(f"an iteration of {number} proposals, {kept} accepted", str(iteration))
     table.add_section()
-    table.add_row("accepted proposals, at most", str(left // iteration * kept))
+    table.add_row("accepted proposals, if all win", str(accepted))
     table.add_row("proposals, if none is accepted", str(left // proposal))
     table.add_section()
     table.add_row("on top of it, to validate and test, at most", str(uncharged))

@@ -121,6 +121,12 @@ def split_tasks(taskset: Taskset, config: GEPAConfig) -> Split:
         sizes = shrunk
         numbers = ", ".join(f"{sizes[name]} {name}" for name in NAMES)
         notes.append(f"the selection holds {len(tasks)} distinct tasks: split into {numbers}")
+    minibatch = config.reflection_minibatch_size
+    if minibatch > sizes["train"]:
+        notes.append(
+            f"--reflection-minibatch-size {minibatch} is more than the {sizes['train']} train "
+            "tasks: a minibatch is all of them"
+        )
     val_start = sizes["train"]
     test_start = val_start + sizes["val"]
     return Split(

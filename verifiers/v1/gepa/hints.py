@@ -75,8 +75,8 @@ def _of_the_search(result: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             "unusable_replies",
             f"{unusable} replies of the teacher held no prompt that can be used. Read why in "
             f"{REFLECTIONS_FILE}; start another run with a larger "
-            "--reflection-sampling.max-tokens (cut off) or another --reflection-model (no fenced "
-            "block).",
+            "--reflection-sampling.max-tokens (cut off), another --reflection-model (no fenced "
+            "block), or a larger --max-prompt-chars or no --protect (refused by those).",
         )
     elif reason == "no_progress":
         yield (

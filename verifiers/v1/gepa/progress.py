@@ -82,6 +82,8 @@ class Progress:
     def _decided(self, entry: Entry) -> None:
         if entry.decision == "rejected":
             self._log("proposal rejected: %s", entry.reason)
+        elif entry.decision == "unvalidated":
+            self._log("proposal not validated: %s", entry.reason)
 
     def write_files(self) -> None:
         """Write all of gepa's files, at the end: the log and the tree grow with the run, and a step

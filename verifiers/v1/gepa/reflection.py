@@ -366,7 +366,8 @@ class Reflection:
                 "unusable_replies",
                 f"{MAX_UNUSABLE} replies of the teacher in a row held no proposal (the last: "
                 f"{reason}); read {REFLECTIONS_FILE}, then start another run with another "
-                "--reflection-model or a larger --reflection-sampling.max-tokens",
+                "--reflection-model, a larger --reflection-sampling.max-tokens, or other "
+                "--max-prompt-chars or --protect if those refused them",
             )
 
 
