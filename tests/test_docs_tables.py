@@ -52,7 +52,7 @@ def leaves(name: str, info: FieldInfo) -> Iterator[tuple[str, str, str]]:
     alias = info.validation_alias
     choices = alias.choices if isinstance(alias, AliasChoices) else []
     short = next((f"-{choice}" for choice in choices if len(str(choice)) == 1), "")
-    yield name.removesuffix("_"), short, as_text(default)  # `json_`, as BaseModel has a `json`
+    yield name, short, as_text(default)
 
 
 def rendered(model: BaseModel, path: str) -> str:

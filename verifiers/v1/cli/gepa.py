@@ -91,11 +91,11 @@ def _run(env: "vf.Env", config: GEPAConfig, console: Console | None) -> int:
         with contextlib.redirect_stdout(sys.stderr):
             outcome = run_gepa(env, config, functools.partial(shown, console=console))
     except GEPAError as error:  # the run has said why, in its last line
-        if config.json_:
+        if config.json:
             _print_outcome(error.outcome, config)
         return 2
     except RunInterrupted as interrupt:
-        if config.json_:
+        if config.json:
             _print_outcome(interrupt.outcome, config)
         return 128 + interrupt.signum
     _print_outcome(outcome, config)
@@ -138,7 +138,7 @@ def _above(console: Console) -> Callable[[str], None]:
 
 
 def _print_outcome(outcome: "Outcome", config: GEPAConfig) -> None:
-    if config.json_:
+    if config.json:
         print_text(json.dumps(outcome.result, allow_nan=False) + "\n")
     else:
         print_text(outcome.best_system_prompt + ("\n" if sys.stdout.isatty() else ""))

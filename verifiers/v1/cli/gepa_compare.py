@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
-from pydantic_config import BaseConfig
-
 from verifiers.v1.gepa.compare import Comparison, compare_runs
 from verifiers.v1.gepa.recorded import read_steps
 from verifiers.v1.utils.command import run_command
+from verifiers.v1.utils.json_option import JsonOption
 from verifiers.v1.utils.texts import shorten, visible
 
 USAGE = """\
@@ -27,13 +25,11 @@ WIDTH = 40
 """Characters of a setting or figure that are shown."""
 
 
-class CompareConfig(BaseConfig):
+class CompareConfig(JsonOption):
     """What to compare, and how to show it."""
 
     runs: list[Path]
     """The two run directories."""
-    json_: bool = Field(False, validation_alias="json")
-    """Print one JSON object instead."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,7 +45,7 @@ def _compare(config: CompareConfig) -> tuple[str, int]:
         raise ValueError("name two run directories, as in `gepa-compare RUN_A RUN_B`")
     first, second = map(read_steps, config.runs)
     comparison = compare_runs(first, second)
-    lines = [json.dumps(comparison.as_json())] if config.json_ else _lines(comparison)
+    lines = [json.dumps(comparison.as_json())] if config.json else _lines(comparison)
     return "\n".join([*lines, ""]), 0 if comparison.equal else 1
 
 

@@ -34,6 +34,7 @@ from verifiers.v1.gepa.options import (
 from verifiers.v1.gepa.settings import env_ids, fold_env, parsed, with_environment
 from verifiers.v1.runtimes import PrimeConfig, SubprocessConfig
 from verifiers.v1.types import SamplingConfig
+from verifiers.v1.utils.json_option import JsonOption
 from verifiers.v1.utils.texts import is_text
 
 
@@ -53,6 +54,7 @@ class GEPAConfig(
     PriceOptions,
     EvaluationOptions,
     FaultOptions,
+    JsonOption,
     vf.EnvConfig,
 ):
     """One GEPA run: the environment, the models, the split, the budget."""
@@ -115,8 +117,6 @@ class GEPAConfig(
     """Track the run with MLflow, which must be installed (`verifiers-gepa[mlflow]`)."""
     verbose: bool = Field(False, validation_alias=AliasChoices("verbose", "v"))
     """Log at debug level."""
-    json_: bool = Field(False, validation_alias=AliasChoices("json", "json_"), exclude=True)
-    """Print the object of result.json on one line instead of the prompt."""
     dry_run: bool = Field(False, exclude=True)
     """Check everything and write the resolved config, send nothing."""
     resume: bool = Field(False, exclude=True)

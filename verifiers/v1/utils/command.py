@@ -4,9 +4,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from pydantic import ValidationError
 from pydantic_config import BaseConfig, cli
 from pydantic_config.cli import ConfigFileError
 
+from verifiers.v1.utils.setting_mistakes import explain_settings, explain_stray
 from verifiers.v1.utils.texts import print_text
 
 Config = TypeVar("Config", bound=BaseConfig)
@@ -35,7 +37,18 @@ def run_command(
     except SystemExit:
         return 0
     except (ConfigFileError, ValueError, OSError) as error:
-        sys.stderr.write(f"{name}: {' '.join(str(error).split())}\n")
+        for line in _explain(error, flags, config_type, name):
+            sys.stderr.write(f"{name}: {' '.join(line.split())}\n")
         return 2
     print_text(text, errors)
     return status
+
+
+def _explain(
+    error: Exception, flags: list[str], config_type: type[BaseConfig], name: str
+) -> list[str]:
+    cause = error.__cause__
+    if isinstance(error, ConfigFileError) and isinstance(cause, ValidationError):
+        return explain_settings(cause, config_type, f"{name} -h")
+    stray = explain_stray(flags, config_type) if isinstance(error, ConfigFileError) else None
+    return [stray or str(error)]

@@ -1,0 +1,105 @@
+"""What the commands say about settings that can't be: one line, with what to write instead."""
+
+from pathlib import Path
+
+import pytest
+
+from tests import support  # noqa: F401 - makes board-v1 importable
+from verifiers.v1.cli import gepa, gepa_aggregate, gepa_compare, gepa_report
+
+COMMANDS = {
+    "gepa": gepa.main,
+    "gepa-aggregate": gepa_aggregate.main,
+    "gepa-compare": gepa_compare.main,
+    "gepa-report": gepa_report.main,
+}
+
+LISTS_ALL = "is no option: `gepa <taskset-id> -h` lists them all"
+
+LINES = {
+    # suggestions: of names
+    "gepa board-v1 --max-rollouts 9": "is no option: did you mean --max-total-rollouts?",
+    "gepa board-v1 --minibatch-size 9": "is no option: did you mean --reflection-minibatch-size?",
+    "gepa board-v1 --train 9": "is no option: did you mean --num-train?",
+    "gepa board-v1 --concurrency 9": "is no option: did you mean --max-concurrent?",
+    "gepa board-v1 --max-turns 9": "is no option: did you mean --agent.max-turns?",
+    "gepa board-v1 --temperature 1": "is no option: did you mean --sampling.temperature?",
+    "gepa board-v1 --agnet.max-turns 9": "is no option: did you mean --agent.max-turns?",
+    "gepa board-v1 --reflection.model x": "is no option: did you mean --reflection-model?",
+    "gepa board-v1 --jsn": "is no option: did you mean --json?",
+    "gepa board-v1 --json-": "is no option: did you mean --json?",
+    # of choices
+    "gepa board-v1 --epsilon-greedy": "did you mean --candidate-selection epsilon_greedy?",
+    "gepa board-v1 --epsilon-greedy 0.1": "did you mean --candidate-selection epsilon_greedy?",
+    "gepa board-v1 --epsilon": "did you mean --candidate-selection epsilon_greedy?",
+    "gepa board-v1 --pareto": "did you mean --candidate-selection pareto?",
+    "gepa board-v1 --optimize": "did you mean --phase optimize?",
+    # and none
+    "gepa board-v1 --epsilon 0.1": f"gepa: --epsilon (in a file: epsilon) {LISTS_ALL}",
+    "gepa board-v1 --top-k 3": f"gepa: --top-k (in a file: top_k) {LISTS_ALL}",
+    "gepa board-v1 --budget 3": f"gepa: --budget (in a file: budget) {LISTS_ALL}",
+    "gepa board-v1 --teacher x": f"gepa: --teacher (in a file: teacher) {LISTS_ALL}",
+    # switches
+    "gepa board-v1 --rich maybe": "--rich maybe: --rich is a switch and takes no value: write "
+    "--rich or --no-rich",
+    "gepa board-v1 --select.shuffle maybe": "takes no value: write --select.shuffle or "
+    "--no-select.shuffle",
+    "gepa board-v1 -s maybe --dry-run": "gepa: -s maybe: -s is a switch",
+    "gepa-compare a b --json maybe": "gepa-compare: --json maybe: --json is a switch",
+    # the small commands
+    "gepa-compare a b --json-": "is no option: did you mean --json?",
+    "gepa-compare a b --bogus": "gepa-compare: --bogus (in a file: bogus) is no option: "
+    "`gepa-compare -h` lists them all",
+    "gepa-compare --json": "gepa-compare: --runs is missing",
+    "gepa-aggregate a --bootstrap 3": "gepa-aggregate: --bootstrap: Input should be greater than "
+    "or equal to 100 (got '3')",
+    "gepa-aggregate a --family x": "gepa-aggregate: --family: Input should be 'task', 'method' or",
+    "gepa-report a --outputt x": "gepa-report: --outputt (in a file: outputt) is no option: did "
+    "you mean --output?",
+}
+
+
+@pytest.mark.parametrize("command", LINES)
+def test_a_mistake_is_one_line_that_says_what_to_write(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    name, *args = command.split()
+    assert COMMANDS[name](args) == 2
+    out, err = capsys.readouterr()
+    (line,) = err.splitlines()
+    assert line.startswith(f"{name}: ")
+    assert LINES[command] in line
+    assert out == ""
+
+
+FILES = {
+    "proposals-per-iteration = 4": "gepa: --proposals-per-iteration (in a file: "
+    "proposals-per-iteration) is no option: did you mean proposals_per_iteration?",
+    "[agent]\nmax-turns = 4": "(in a file: agent.max-turns) is no option: did you mean "
+    "agent.max_turns?",
+    "[search]\nbudget = 4": f"gepa: --search.budget (in a file: search.budget) {LISTS_ALL}",
+    "[search]\nbudget = 4\nseed = 1": f"gepa: --search (in a file: search) {LISTS_ALL}",
+    "epsilon_greedy = true": "did you mean --candidate-selection epsilon_greedy?",
+}
+
+
+@pytest.mark.parametrize("text", FILES)
+def test_a_wrong_key_of_a_file_is_one_line_that_says_what_to_write(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text, "utf-8")
+    assert gepa.main(["board-v1", "@", str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert FILES[text] in line
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_shows_flags_as_they_are_written(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert COMMANDS[name](["-h"]) == 0
+    flags = [word for word in capsys.readouterr().out.split() if word.startswith("--")]
+    assert flags
+    assert [flag for flag in flags if flag.endswith("-")] == []
+    assert ("--json" in flags) == (name in ("gepa", "gepa-compare"))
