@@ -1,10 +1,11 @@
 """What the commands say about settings that can't be: one line, with what to write instead."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests import support  # noqa: F401 - makes board-v1 importable
+from tests.support import run, scripted
 from verifiers.v1.cli import gepa, gepa_aggregate, gepa_compare, gepa_report
 
 COMMANDS = {
@@ -103,3 +104,20 @@ def test_help_shows_flags_as_they_are_written(
     assert flags
     assert [flag for flag in flags if flag.endswith("-")] == []
     assert ("--json" in flags) == (name in ("gepa", "gepa-compare"))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_closed_stdout_is_no_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert COMMANDS[name](["-h"]) == 0
+
+
+def test_a_run_whose_stdout_is_closed_has_the_status_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with scripted() as endpoint:
+        done = run(endpoint, tmp_path, "--max-total-rollouts", "12")
+    assert done.status == 0
+    prompt = (done.folder / "best_system_prompt.txt").read_text("utf-8")
+    assert prompt == "Answer. GOOD v1"

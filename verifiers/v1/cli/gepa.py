@@ -24,7 +24,7 @@ from verifiers.v1.gepa.config import GEPAConfig, narrow
 from verifiers.v1.gepa.mistakes import explain
 from verifiers.v1.gepa.sources import named_ids, parse_config, read_sources
 from verifiers.v1.utils.logging import FORMAT, LIBRARY_LOGGER, setup_logging
-from verifiers.v1.utils.texts import print_text
+from verifiers.v1.utils.texts import open_streams, print_text
 
 if TYPE_CHECKING:
     import verifiers.v1 as vf
@@ -47,6 +47,7 @@ OWN_LOGGER = "verifiers.v1.gepa"
 def main(argv: list[str] | None = None) -> int:
     """Run the command; its exit status."""
     args = list(sys.argv[1:] if argv is None else argv)
+    open_streams()
     # The run identity: every process that this run spawns inherits it.
     os.environ.setdefault("VF_RUN_ID", uuid.uuid4().hex)
     try:

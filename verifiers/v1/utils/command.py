@@ -9,7 +9,7 @@ from pydantic_config import BaseConfig, cli
 from pydantic_config.cli import ConfigFileError
 
 from verifiers.v1.utils.setting_mistakes import explain_settings, explain_stray
-from verifiers.v1.utils.texts import print_text
+from verifiers.v1.utils.texts import open_streams, print_text
 
 Config = TypeVar("Config", bound=BaseConfig)
 
@@ -26,6 +26,7 @@ def run_command(
     """Run `work` on the config that `args` make, print its text, and return its exit status: 2 for
     a mistake, with one line that says what is wrong. Arguments before the first flag are the
     field `operands`. `errors` says how what the output can't hold is printed."""
+    open_streams()
     if not args:
         sys.stderr.write(usage)
         return 2

@@ -37,6 +37,15 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
+def open_streams() -> None:
+    """Where stdout or stderr was closed before Python started (`>&-`) it is `None`: have the null
+    device there, so that what is printed goes nowhere, and no file of ours gets its number."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - like the real one
+            setattr(sys, name, stream)
+
+
 def print_text(text: str, errors: str = "strict") -> None:
     """Write `text` to stdout as UTF-8, line ends untouched; `errors` is what becomes of what has no
     UTF-8 form. Nothing happens where nobody reads stdout any more."""
