@@ -121,3 +121,16 @@ def test_a_run_whose_stdout_is_closed_has_the_status_of_the_run(
     assert done.status == 0
     prompt = (done.folder / "best_system_prompt.txt").read_text("utf-8")
     assert prompt == "Answer. GOOD v1"
+
+
+@pytest.mark.parametrize(("best", "warned"), [("-1", True), ("0.5", True), ("1", False)])
+def test_a_score_above_the_perfect_one_is_warned_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], best: str, warned: bool
+) -> None:
+    with scripted() as endpoint:
+        done = run(endpoint, tmp_path, "--max-total-rollouts", "12", f"--perfect-score={best}")
+    highest = "0" if best == "-1" else "1"
+    line = f"a task scored {highest}, more than --perfect-score {best}: "
+    assert done.status == 0
+    assert any(text.startswith(line) for text in done.result["warnings"]) == warned
+    assert (f"WARNING {line}" in capsys.readouterr().err) == warned

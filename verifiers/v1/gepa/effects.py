@@ -20,6 +20,8 @@ class Effects:
     """Those of them that changed the score of at least one task."""
     only_score: float | None = None
     """The one score that every task had with every prompt, None where there were several."""
+    highest: float | None = None
+    """The highest score that a task had with any prompt, None before the first."""
 
 
 def effects_of(state: GEPAState[str, int] | None) -> Effects:
@@ -34,8 +36,10 @@ def effects_of(state: GEPAState[str, int] | None) -> Effects:
     ]
     scores = {score for pair in pairs for scores in pair for score in scores}
     scores |= {score for mine in state.prog_candidate_val_subscores for score in mine.values()}
+    highest = max(scores, default=None)
     return Effects(
         evaluated=len(pairs),
         effective=sum(list(before) != list(after) for before, after in pairs),
-        only_score=scores.pop() if len(scores) == 1 else None,
+        only_score=highest if len(scores) == 1 else None,
+        highest=highest,
     )

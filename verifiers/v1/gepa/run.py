@@ -75,6 +75,12 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
             "the prompt holds carriage returns; vf-eval drops them when it reads the prompt's file"
         )
     effects = effects_of(run.progress.state)
+    best_score, perfect = effects.highest, config.perfect_score
+    if perfect is not None and best_score is not None and best_score > perfect:
+        warnings.append(
+            f"a task scored {best_score:g}, more than --perfect-score {perfect:g}: with a best "
+            "score that is too low, the search stops early; start another run with the right one"
+        )
     outcome = Outcome(
         status=ending.status,
         finish_reason=ending.reason,
