@@ -1,11 +1,12 @@
 """What the commands say about settings that can't be: one line, with what to write instead."""
 
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import run, scripted
+from tests.support import BASE, run, scripted
 from verifiers.v1.cli import gepa, gepa_aggregate, gepa_compare, gepa_report
 
 COMMANDS = {
@@ -47,6 +48,45 @@ LINES = {
     "--no-select.shuffle",
     "gepa board-v1 -s maybe --dry-run": "gepa: -s maybe: -s is a switch",
     "gepa-compare a b --json maybe": "gepa-compare: --json maybe: --json is a switch",
+    # going on with a run
+    "gepa board-v1 --local --resume": "gepa: --resume needs the run: name it with --run.name, or "
+    "resume with gepa @ <run>/configs/resolved/gepa.json --resume",
+    "gepa board-v1 --local --resume --run.name x --no-save-results": "gepa: --resume needs the "
+    "record of the run: drop --no-save-results",
+    "gepa board-v1 --local --resume --run.name x --clean": "gepa: --resume goes on with what "
+    "--clean deletes: drop one of them",
+    # where it is kept
+    **{
+        f"gepa board-v1 --local --run.name {name}": "gepa: --run.name: a run's name is that of a "
+        f"directory below --output-dir; name another place with --output-dir (got '{name}')"
+        for name in (".", "..", "../x", "a/../../x", "a/..", "/abs")
+    },
+    "gepa board-v1 --local --run.name=": "--output-dir (got '')",
+    # limits
+    "gepa board-v1 --local --timeout.episode 0": "--timeout.episode: Input should be greater",
+    "gepa board-v1 --local --timeout.episode -1": "(got '-1')",
+    "gepa board-v1 --local --timeout.finalize 0": "--timeout.finalize: Input should be greater",
+    "gepa board-v1 --local --agent.max-turns 0": "gepa: --agent.max-turns 0 allows nothing: give",
+    "gepa board-v1 --local --agent.max-total-tokens -1": "total-tokens -1 allows nothing",
+    # addresses
+    **{
+        f"gepa board-v1 --local --{option} {url}": f"gepa: --{option} must be an address like"
+        for option in ("client.base-url", "reflection-client.base-url", "task-endpoints")
+        for url in ("''", "notaurl", "localhost:8000/v1", "http://", "http://[", "http://a:b/v1")
+    },
+    # what is no sampling
+    "gepa board-v1 --local --sampling.messages []": "gepa: --sampling.messages is no sampling of "
+    "this run: the conversation is the task's, and the prompt to start from is --initial-prompt",
+    "gepa board-v1 --local --sampling.model x": "choose it with --model",
+    "gepa board-v1 --local --sampling.stream true": "--sampling.stream is no sampling of this run",
+    "gepa board-v1 --local --sampling.n 3": "several rollouts are --rollouts-per-task",
+    "gepa board-v1 --local --sampling.n true": "several rollouts are --rollouts-per-task",
+    "gepa board-v1 --local --sampling.extra-body '{\"n\":3}'": "--sampling.n is no sampling",
+    "gepa board-v1 --local --agent.sampling.model x": "choose it with --agent.model",
+    "gepa board-v1 --local --reflection-sampling.messages []": "--reflection-sampling.messages is "
+    "no sampling of this run: the teacher's request is the run's",
+    "gepa board-v1 --local --reflection-sampling.model x": "choose it with --reflection-model",
+    "gepa board-v1 --local --reflection-sampling.n 3": "are --proposals-per-iteration",
     # the small commands
     "gepa-compare a b --json-": "is no option: did you mean --json?",
     "gepa-compare a b --bogus": "gepa-compare: --bogus (in a file: bogus) is no option: "
@@ -62,15 +102,29 @@ LINES = {
 
 @pytest.mark.parametrize("command", LINES)
 def test_a_mistake_is_one_line_that_says_what_to_write(
-    capsys: pytest.CaptureFixture[str], command: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
 ) -> None:
-    name, *args = command.split()
+    monkeypatch.chdir(tmp_path)
+    name, *args = shlex.split(command)
     assert COMMANDS[name](args) == 2
     out, err = capsys.readouterr()
     (line,) = err.splitlines()
     assert line.startswith(f"{name}: ")
     assert LINES[command] in line
     assert out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_harmless_is_let_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--sampling.n", "1", "--sampling.top-k", "20", "--run.name", "a/b", "--dry-run"]
+    seat = ["--agent.max-turns", "1", "--timeout.episode", "None"]
+    assert gepa.main([*BASE, "-o", str(tmp_path), *flags, *seat]) == 0
+    assert (tmp_path / "a/b/configs/resolved/gepa.json").exists()
 
 
 FILES = {
@@ -80,6 +134,12 @@ FILES = {
     "agent.max_turns?",
     "[search]\nbudget = 4": f"gepa: --search.budget (in a file: search.budget) {LISTS_ALL}",
     "[search]\nbudget = 4\nseed = 1": f"gepa: --search (in a file: search) {LISTS_ALL}",
+    "proposals_per_iteration = true": "gepa: --proposals-per-iteration: must be a number, not true "
+    "or false (got True)",
+    "seed = true": "gepa: --seed: must be a number, not true or false",
+    "num_train = false": "gepa: --num-train: must be a number, not true or false",
+    "max_cost = true": "gepa: --max-cost: must be a number, not true or false",
+    "[timeout]\nepisode = true": "gepa: --timeout.episode: must be a number, not true or false",
     "epsilon_greedy = true": "did you mean --candidate-selection epsilon_greedy?",
 }
 
@@ -104,6 +164,23 @@ def test_help_shows_flags_as_they_are_written(
     assert flags
     assert [flag for flag in flags if flag.endswith("-")] == []
     assert ("--json" in flags) == (name in ("gepa", "gepa-compare"))
+
+
+def test_help_says_what_a_price_a_perfect_score_and_a_merge_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert gepa.main(["-h"]) == 0
+    out = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    for role, words in (
+        ("", "student"),
+        ("reflection-", "teacher"),
+        ("judge-", "taskset's judges"),
+    ):
+        for kind in ("in", "out"):
+            said = f"US dollars per million {kind}put tokens of the {words}"
+            assert f"--{role}price-{kind} FLOAT|None {said}" in out
+    assert "end a proposal's minibatch after its first half where it can't win" in out
+    assert "Always refused: a candidate has one text here" in out
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -9,20 +9,17 @@ import os
 from importlib.util import find_spec
 from io import StringIO
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.table import Table
 
 import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
-from verifiers.v1.configs.client import resolve_api_key
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, content_hash, proposal_cost
 from verifiers.v1.gepa.files import IDENTITY_FILE, OWN_FILES, RESULT_FILE, TRACES_FILE
 from verifiers.v1.gepa.identity import OWN_FIELDS
 from verifiers.v1.gepa.money import missing_prices
-from verifiers.v1.gepa.privacy import SECRET_NAME, clients_of
 from verifiers.v1.gepa.quality import unmet
 from verifiers.v1.utils.loaders import harness_class
 from verifiers.v1.utils.prime import load_prime_config
@@ -90,42 +87,6 @@ def check_credentials(config: GEPAConfig) -> None:
                 f"agent {name!r} runs in a {kind} sandbox and no {kind} account is set up: "
                 f"{need}; or {LOCAL_HINT}"
             )
-
-
-def check_secrets(config: GEPAConfig) -> None:
-    """The config and every trace are written to files, with the clients' headers and URLs."""
-    for url in config.task_endpoints:
-        _check_url("task-endpoints", "client", url)
-    for name, client in clients_of(config):
-        flag = name.replace("_", "-")
-        for header in client.headers:
-            if SECRET_NAME.search(header):
-                raise ConfigError(
-                    f"--{flag}.headers holds {header!r}, whose value would be written to the run's "
-                    "files: put it into an environment variable and name that with "
-                    f"--{flag}.headers-from-env"
-                )
-        _check_url(f"{flag}.base-url", flag, client.base_url)
-        key = resolve_api_key(client)
-        if key != key.strip() or not key.isprintable():
-            raise ConfigError(
-                f"the key in {client.api_key_var} starts or ends with a blank or line break, which "
-                "no HTTP header can hold: strip it"
-            )
-    for flag in ("sampling", "reflection-sampling"):
-        extra = getattr(config, flag.replace("-", "_")).model_extra or {}
-        for name in extra:
-            if "headers" in name:
-                raise ConfigError(f"--{flag}.{name}: headers belong to the client, not to sampling")
-
-
-def _check_url(option: str, client: str, address: str) -> None:
-    url = urlsplit(address)
-    if url.username or url.password or SECRET_NAME.search(url.query):
-        raise ConfigError(
-            f"--{option} holds a key or password, which would be written to the run's files: send "
-            f"it as a header named in --{client}.headers-from-env"
-        )
 
 
 def check_search(config: GEPAConfig) -> None:
@@ -355,8 +316,15 @@ def check_run_dir(config: GEPAConfig) -> None:
     `ConfigError`."""
     run_dir = config.run_dir
     if config.resume:
-        if config.clean or not config.save_results:
-            raise ConfigError("--resume needs the record of the run: drop --clean and save results")
+        if config.clean:
+            raise ConfigError("--resume goes on with what --clean deletes: drop one of them")
+        if not config.save_results:
+            raise ConfigError("--resume needs the record of the run: drop --no-save-results")
+        if config.run_name_made_up:
+            raise ConfigError(
+                "--resume needs the run: name it with --run.name, or resume with "
+                "gepa @ <run>/configs/resolved/gepa.json --resume"
+            )
         if not (run_dir / IDENTITY_FILE).is_file():
             raise ConfigError(
                 f"--resume: {run_dir} holds no run; name it with --run.name, or resume with "

@@ -7,13 +7,14 @@ be handed to `load_environment` as it is.
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, ClassVar, Literal, Self, cast
 from uuid import uuid4
 
 from pydantic import (
     AliasChoices,
     Field,
+    PrivateAttr,
     create_model,
     field_validator,
     model_validator,
@@ -44,7 +45,21 @@ class RunConfig(BaseConfig):
     name: str | None = None
     """Run name. Made up as `<taskset>--<model>--<harness>--<short id>` when unset."""
     dir: str | None = None
-    """Directory of the run below `output_dir`. Defaults to `run.name`."""
+    """Directory of the run, from `output_dir` on. Defaults to `run.name`."""
+
+    @field_validator("name")
+    @classmethod
+    def _stays_below(cls, value: str | None) -> str | None:
+        """A name is a directory below `output_dir`; `dir` is the way to say another place."""
+        if value is None:
+            return value
+        path = PurePath(value)
+        if not value.strip() or not path.name or path.is_absolute() or ".." in path.parts:
+            raise ValueError(
+                "a run's name is that of a directory below --output-dir; name another place with "
+                "--output-dir"
+            )
+        return value
 
 
 class GEPAConfig(
@@ -124,6 +139,8 @@ class GEPAConfig(
     clean: bool = Field(False, exclude=True)
     """Delete the run directory first if it holds an earlier run."""
 
+    _run_name_made_up: bool = PrivateAttr(False)
+
     def __new__(cls, *args: Any, **data: Any) -> Any:
         return super().__new__(cls if cls.narrowed else narrow(cls, *env_ids(data)))
 
@@ -172,6 +189,7 @@ class GEPAConfig(
     @model_validator(mode="after")
     def _name_run(self) -> Self:
         if self.run.name is None:
+            self._run_name_made_up = self.run.dir is None
             harness = "+".join(dict.fromkeys(h.name for h in self.agent_harnesses().values()))
             parts = [self.env_id or "no-taskset", self.model, harness, uuid4().hex[:8]]
             slug = "--".join([part[:60] for part in parts])
@@ -179,6 +197,11 @@ class GEPAConfig(
         if self.run.dir is None:
             self.run.dir = self.run.name
         return self
+
+    @property
+    def run_name_made_up(self) -> bool:
+        """Whether nobody has said which run this is: its directory is a new one."""
+        return self._run_name_made_up
 
     @property
     def run_dir(self) -> Path:

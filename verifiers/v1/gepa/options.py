@@ -1,21 +1,42 @@
 """The options of a run that have a job of their own, by that job; `GEPAConfig` inherits them."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self, get_args
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, ValidationInfo, field_validator, model_validator
 from pydantic_config import BaseConfig
 
 from verifiers.v1.configs.env import TimeoutConfig
 
 
-class EpisodeTimeout(TimeoutConfig):
+class NumberOptions(BaseConfig):
+    """Options among which numbers are numbers: to Python, true is 1."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_for_a_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool) and info.field_name is not None:
+            kinds = _kinds(cls.model_fields[info.field_name].annotation)
+            if kinds & {int, float} and bool not in kinds:
+                raise ValueError("must be a number, not true or false")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """The types that an annotation names."""
+    return {annotation}.union(*(_kinds(part) for part in get_args(annotation)))
+
+
+class EpisodeTimeout(NumberOptions, TimeoutConfig):
     """Seconds that an episode and its finalize hook may take. None = no limit."""
 
-    episode: float | None = 1800.0
+    episode: FiniteFloat | None = Field(1800.0, gt=0)
+    """Seconds for an episode, which is a fault if it takes longer."""
+    finalize: FiniteFloat | None = Field(None, gt=0)
+    """Seconds for the env's finalize hook."""
 
 
-class SearchOptions(BaseConfig):
+class SearchOptions(NumberOptions):
     """How the search goes."""
 
     max_total_rollouts: int = Field(500, ge=1)
@@ -47,8 +68,8 @@ class SearchOptions(BaseConfig):
     acceptance: Literal["strict_improvement", "improvement_or_equal"] = "strict_improvement"
     """Whether a proposal must beat its parent on the minibatch, or may equal it."""
     merge: bool = False
-    """Merge prompts of the frontier. Refused where a candidate has one text, as there is nothing to
-    merge."""
+    """gepa's merging of two candidates' texts. Always refused: a candidate has one text here, the
+    system prompt, so a merge would be one of the two."""
     stop_val_early: bool = False
     """End a val pass after its first half where the prompt could not reach its parent's val mean
     even with `perfect_score` on all of the rest; it is rejected."""
@@ -59,11 +80,12 @@ class SearchOptions(BaseConfig):
     """Fresh rollouts of the search per prompt and task; after so many, they are taken from the
     run's record in turn, at no cost. None = always fresh."""
     perfect_score: FiniteFloat | None = None
-    """The best score that a task can give, if there is one: stop when the val mean reaches it, and
-    propose nothing from a minibatch where every task has it."""
+    """The best score that a task can give, if there is one: stop when the val mean reaches it,
+    propose nothing from a minibatch where every task has it, and end a proposal's minibatch after
+    its first half where it can't win any more."""
 
 
-class PromptOptions(BaseConfig):
+class PromptOptions(NumberOptions):
     """What a prompt must be like, and how much of it all the teacher reads."""
 
     max_prompt_chars: int | None = Field(None, ge=1)
@@ -77,7 +99,7 @@ class PromptOptions(BaseConfig):
     rest, at least a quarter of this, and lose the middle of what is long."""
 
 
-class LimitOptions(BaseConfig):
+class LimitOptions(NumberOptions):
     """When the search stops before its budget is spent; a resume may change them."""
 
     max_reflections: int | None = Field(None, ge=1)
@@ -93,22 +115,23 @@ class LimitOptions(BaseConfig):
     """Stop after this many proposals in a row without a better val mean."""
 
 
-class PriceOptions(BaseConfig):
+class PriceOptions(NumberOptions):
     """What tokens cost, in US dollars per million; a resume may change it. Where it is not told,
     what the endpoint reports or the model's list price counts."""
 
     price_in: FiniteFloat | None = Field(None, ge=0)
-    """Price of the student's input tokens (and of the teacher's, where that is the student)."""
+    """US dollars per million input tokens of the student (and of the teacher, where that is the
+    student)."""
     price_out: FiniteFloat | None = Field(None, ge=0)
-    """Price of the student's output tokens."""
+    """US dollars per million output tokens of the student."""
     reflection_price_in: FiniteFloat | None = Field(None, ge=0)
-    """Price of the teacher's input tokens."""
+    """US dollars per million input tokens of the teacher."""
     reflection_price_out: FiniteFloat | None = Field(None, ge=0)
-    """Price of the teacher's output tokens."""
+    """US dollars per million output tokens of the teacher."""
     judge_price_in: FiniteFloat | None = Field(None, ge=0)
-    """Price of the input tokens of the taskset's judges."""
+    """US dollars per million input tokens of the taskset's judges."""
     judge_price_out: FiniteFloat | None = Field(None, ge=0)
-    """Price of their output tokens."""
+    """US dollars per million output tokens of the taskset's judges."""
 
     @model_validator(mode="after")
     def _in_pairs(self) -> Self:
@@ -120,7 +143,7 @@ class PriceOptions(BaseConfig):
         return self
 
 
-class EvaluationOptions(BaseConfig):
+class EvaluationOptions(NumberOptions):
     """The phases after the search."""
 
     num_finalists: int = Field(3, ge=1)
@@ -134,7 +157,7 @@ class EvaluationOptions(BaseConfig):
     seeds evaluate the seed prompt once."""
 
 
-class FaultOptions(BaseConfig):
+class FaultOptions(NumberOptions):
     """What is done about failures."""
 
     max_attempts: int = Field(3, ge=1)

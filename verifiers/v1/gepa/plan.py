@@ -7,7 +7,7 @@ import logging
 from dataclasses import dataclass
 
 import verifiers.v1 as vf
-from verifiers.v1.gepa import checks
+from verifiers.v1.gepa import checks, request_checks
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, seed_prompt, split_tasks
 from verifiers.v1.gepa.identity import check_identity, run_identity
@@ -46,7 +46,9 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     checks.check_credentials(config)
     checks.check_numbers(config)
     checks.check_search(config)
-    checks.check_secrets(config)
+    request_checks.check_secrets(config)
+    request_checks.check_sampling(config)
+    request_checks.check_limits(config)
     checks.check_run_dir(config)
     checks.check_cache(config)
     checks.check_reuse(config)
