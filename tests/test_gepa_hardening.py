@@ -13,7 +13,6 @@ import verifiers.v1 as vf
 from tests.support import BASE, Reply, Request, Run, command_env, good_student, run, scripted
 from tests.test_gepa_resume import resumed
 from verifiers.v1.cli.gepa import main
-from verifiers.v1.gepa import request_checks
 from verifiers.v1.gepa.checks import ConfigError
 from verifiers.v1.gepa.dataset import content_hash
 from verifiers.v1.gepa.plan import load_env
@@ -31,17 +30,11 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 # Nothing measured
 
 
-@pytest.mark.parametrize("limit", ["--agent.max-turns", "--agent.max-total-tokens"])
-def test_a_limit_that_lets_no_call_through_is_no_score(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    limit: str,
+def test_a_rollout_without_a_model_call_is_no_score(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also one that the checks don't know of, as an env of its own can set it."""
-    monkeypatch.setattr(request_checks, "check_limits", lambda _: None)
     with scripted() as endpoint:
-        done = run(endpoint, tmp_path, *BUDGET, limit, "0")
+        done = run(endpoint, tmp_path, base=["over-v1", *BASE[1:], *BUDGET])
         assert endpoint.requests == []
     assert done.status == 2
     assert "no model call was made" in last_line(capsys)
