@@ -9,15 +9,28 @@ from typing import Any
 
 import pytest
 
-from tests.support import BASE, Request, Run, run, scripted, steady, steady_student, steady_teacher
+from tests.support import (
+    BASE,
+    Request,
+    Run,
+    placed,
+    run,
+    scripted,
+    steady,
+    steady_student,
+    steady_teacher,
+)
 from verifiers.v1.gepa.checks import ConfigError, check_workers
 from verifiers.v1.gepa.dataset import split_tasks
 from verifiers.v1.gepa.plan import load_env
+from verifiers.v1.gepa.runner import GEPAError, run_gepa
 from verifiers.v1.gepa.sources import parse_config
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds the workers in /proc")
 
 FLAGS = ["--max-total-rollouts", "40"]
+
+FRAIL = ["frail-v1", *BASE[1:]]
 
 
 def workers() -> list[int]:
@@ -95,6 +108,33 @@ def test_a_worker_that_is_killed_costs_an_attempt_and_decides_nothing(tmp_path: 
     causes = {line["gepa"]["cause"] for line in failed}
     assert causes == {"WorkerError: a worker process ended (killed by SIGKILL)"}
     assert spread.result["rollouts"]["failed"] == len(failed)
+
+
+def test_a_worker_that_cannot_start_is_a_failed_run_that_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FRAIL_PARENT", str(os.getpid()))
+    monkeypatch.setenv("FRAIL_RAISES", "1")
+    why = "a worker process could not start (exit status 1: ImportError: no such library here)"
+    with steady() as endpoint:
+        done = run(endpoint, tmp_path, *FLAGS, base=FRAIL)
+        again = ["--run.name", done.folder.name, "--resume", "--max-total-rollouts", "60"]
+        resumed = run(endpoint, tmp_path, *again, "--workers", "2", base=FRAIL)
+        seen = capfd.readouterr().err
+        flags = [*FRAIL, *placed(endpoint, tmp_path, "python"), *FLAGS, "--workers", "1"]
+        config, _ = parse_config(flags)
+        with pytest.raises(GEPAError, match="a worker process could not start") as caught:
+            run_gepa(load_env(config), config)
+    assert resumed.status == 2
+    assert seen.splitlines()[-1].endswith(f"failed (40 of 40 rollouts): {why}")
+    assert "teardown" not in seen
+    assert "Fatal Python error" not in seen
+    assert 'raise ImportError("no such library here")' in seen
+    for folder in (done.folder, tmp_path / "python"):
+        result = Run(2, folder).result
+        assert (result["status"], result["message"]) == ("failed", why)
+    assert caught.value.outcome.rollouts["charged"] == 0
+    assert not workers()
 
 
 @pytest.mark.parametrize(

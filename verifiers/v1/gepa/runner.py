@@ -188,7 +188,7 @@ def _optimize(run: Run) -> tuple[Outcome, BaseException | None]:
     for teardown in (serving.close, run.reflection.teacher.aclose):
         try:
             drive.finish(teardown())
-        except (Exception, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001
+        except (Exception, Fault, SystemExit, asyncio.CancelledError) as error:  # noqa: BLE001
             logger.warning("the teardown failed: %s: %s", type(error).__name__, error)
     _settle(run)
     outcome = outcome_of(ending, run)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import verifiers.v1 as vf
@@ -26,6 +27,7 @@ from verifiers.v1.gepa import worker as program
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.failures import Fault
 from verifiers.v1.gepa.interception import interception_of
+from verifiers.v1.gepa.privacy import keys_of, scrub
 from verifiers.v1.serve import EnvClient
 from verifiers.v1.task import Task
 from verifiers.v1.trace import Error, TraceTask
@@ -47,9 +49,12 @@ Calls = dict[str, dict[str, list[dict[str, Any]]]]
 class Worker:
     """A process and the client to it."""
 
-    def __init__(self, process: Process, address: str) -> None:
+    def __init__(self, process: Process, socket: Path) -> None:
         self.process = process
-        self.client = EnvClient(address)
+        self.address = f"ipc://{socket}"
+        self.cause = socket.with_suffix(".cause")
+        """The file in which it says what ended it."""
+        self.client = EnvClient(self.address)
         self.ended = asyncio.create_task(process.wait())
         self.busy = 0
         """Episodes that it runs."""
@@ -57,6 +62,14 @@ class Worker:
     @property
     def alive(self) -> bool:
         return not self.ended.done()
+
+    def status(self) -> str:
+        """How it ended, in words."""
+        code = self.process.returncode
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        cause = self.cause.read_text("utf-8") if self.cause.exists() else ""
+        return f"exit status {code}: {cause}" if cause else f"exit status {code}"
 
     async def stop(self) -> None:
         """End it, in order if it still can."""
@@ -77,6 +90,7 @@ class Workers:
     def __init__(self, env: Env, config: GEPAConfig, count: int) -> None:
         self._env_id = env.config.env_id
         self._config = worker_config(env, config)
+        self._keys = keys_of(config)
         self._count = count
         self._numbers = itertools.count()
         self._folder = ""
@@ -119,7 +133,7 @@ class Workers:
             await asyncio.wait({running, worker.ended}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 return running.result()
-            return self._failed(task, f"a worker process ended ({_status(worker)})")
+            return self._failed(task, f"a worker process ended ({worker.status()})")
         except Exception as error:  # noqa: BLE001 - the server's words, or an answer that is no episode
             return self._failed(task, f"a worker gave no episode: {error}")
         finally:
@@ -139,7 +153,8 @@ class Workers:
                 if worker.alive:
                     ready.append(worker)
                     continue
-                logger.warning("a worker process ended (%s): starting another", _status(worker))
+                status = scrub(worker.status(), self._keys)
+                logger.warning("a worker process ended (%s): starting another", status)
                 self._places[number] = asyncio.create_task(self._replace(worker))
             if ready:
                 return min(ready, key=lambda worker: worker.busy)
@@ -151,7 +166,7 @@ class Workers:
 
     async def _start(self) -> Worker:
         # A new address each time: the client of a dead one would send its requests to the next.
-        address = f"ipc://{self._folder}/{next(self._numbers)}"
+        socket = Path(self._folder) / str(next(self._numbers))
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # the folder of the program holds modules named like some of the library
@@ -160,15 +175,21 @@ class Workers:
             stdout=STDERR,
             start_new_session=True,  # a Ctrl-C is the run's to handle
         )
-        worker = Worker(process, address)
+        worker = Worker(process, socket)
         starting = asyncio.create_task(worker.client.wait_for_server_startup(START_SECONDS))
         try:
-            order = {"path": sys.path, "address": address, "config": self._config}
+            order = {
+                "path": sys.path,
+                "address": worker.address,
+                "cause": str(worker.cause),
+                "config": self._config,
+            }
             assert process.stdin is not None
             process.stdin.write(json.dumps(order).encode() + b"\n")
             await asyncio.wait({starting, worker.ended}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
-                raise Fault(f"a worker process could not start ({_status(worker)}): see above")
+                status = scrub(worker.status(), self._keys)
+                raise Fault(f"a worker process could not start ({status})")
             starting.result()
         except BaseException:
             starting.cancel()
@@ -193,10 +214,3 @@ def worker_config(env: Env, config: GEPAConfig) -> dict[str, Any]:
     data["interception"] = interception_of(env, config).model_dump(mode="json")
     data["taskset"]["system_prompt"] = None  # a worker gets it with each task
     return data
-
-
-def _status(worker: Worker) -> str:
-    code = worker.process.returncode
-    if code is not None and code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exit status {code}"

@@ -147,7 +147,8 @@ class Held:
         finally:
             ready.cancel()
         if self._task.done():
-            self._task.result()
+            entering, self._task = self._task, None  # nothing to leave, and raised here only
+            entering.result()
 
     async def close(self) -> None:
         """Leave it, or give up entering it. Raises what leaving raises."""
