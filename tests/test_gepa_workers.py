@@ -138,6 +138,38 @@ def test_a_worker_that_cannot_start_is_a_failed_run_that_says_why(
 
 
 @pytest.mark.parametrize(
+    ("kills", "status", "words"),
+    [
+        (2, 0, "ended as it started (killed by SIGKILL): starting another"),
+        (3, 2, "failed (0 of 12 rollouts): a worker process could not start (killed by SIGKILL)"),
+    ],
+    ids=["twice", "for ever"],
+)
+def test_a_worker_that_is_killed_as_it_starts_is_started_again_a_few_times(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    kills: int,
+    status: int,
+    words: str,
+) -> None:
+    left = tmp_path / "kills"
+    left.mkdir()
+    for number in range(kills):
+        (left / str(number)).touch()
+    monkeypatch.setenv("FRAIL_PARENT", str(os.getpid()))
+    monkeypatch.setenv("FRAIL_KILLS", str(left))
+    flags = ["--max-total-rollouts", "12", "--workers", "1"]
+    with steady() as endpoint:
+        done = run(endpoint, tmp_path, *flags, base=FRAIL)
+    assert done.status == status
+    assert not list(left.iterdir())
+    assert words in capfd.readouterr().err
+    assert done.result["rollouts"]["failed"] == 0  # no rollout had begun
+    assert not workers()
+
+
+@pytest.mark.parametrize(
     ("flags", "words"),
     [
         (["--workers", "8", "-c", "4"], "--workers 8 is more than --max-concurrent 4"),

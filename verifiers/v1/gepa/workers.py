@@ -37,6 +37,10 @@ logger = logging.getLogger(__name__)
 START_SECONDS = 600.0
 """How long a worker may take till it serves. Importing takes seconds, on a busy machine minutes."""
 
+STARTS = 3
+"""How often a worker is started that a signal ends before it serves: a machine that is short of
+memory kills what grows, and may have some again. An exit status would be the same each time."""
+
 STOP_SECONDS = 15.0
 """How long it may take to free what it holds before it is killed."""
 
@@ -63,6 +67,12 @@ class Worker:
     def alive(self) -> bool:
         return not self.ended.done()
 
+    @property
+    def killed(self) -> bool:
+        """Whether a signal ended it."""
+        code = self.process.returncode
+        return code is not None and code < 0
+
     def status(self) -> str:
         """How it ended, in words."""
         code = self.process.returncode
@@ -70,6 +80,22 @@ class Worker:
             return f"killed by {signal.Signals(-code).name}"
         cause = self.cause.read_text("utf-8") if self.cause.exists() else ""
         return f"exit status {code}: {cause}" if cause else f"exit status {code}"
+
+    async def serves(self) -> bool:
+        """Wait till it serves or has ended. Whether it serves."""
+        starting = asyncio.create_task(self.client.wait_for_server_startup(START_SECONDS))
+        try:
+            await asyncio.wait({starting, self.ended}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+            return starting.done()
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            self.process.kill()
 
     async def stop(self) -> None:
         """End it, in order if it still can."""
@@ -80,7 +106,7 @@ class Worker:
             async with asyncio.timeout(STOP_SECONDS):
                 await asyncio.shield(self.ended)
         except TimeoutError:
-            self.process.kill()
+            self.kill()
             await self.ended
 
 
@@ -165,6 +191,20 @@ class Workers:
         return await self._start()
 
     async def _start(self) -> Worker:
+        """A worker that serves. Raises `Fault` where none gets there."""
+        starts = 0
+        while True:
+            worker = await self._launch()
+            if worker.alive:
+                return worker
+            starts += 1
+            status = scrub(worker.status(), self._keys)
+            if not worker.killed or starts == STARTS:
+                raise Fault(f"a worker process could not start ({status})")
+            logger.warning("a worker process ended as it started (%s): starting another", status)
+
+    async def _launch(self) -> Worker:
+        """A worker that serves, or one that has ended before."""
         # A new address each time: the client of a dead one would send its requests to the next.
         socket = Path(self._folder) / str(next(self._numbers))
         process = await asyncio.create_subprocess_exec(
@@ -176,27 +216,21 @@ class Workers:
             start_new_session=True,  # a Ctrl-C is the run's to handle
         )
         worker = Worker(process, socket)
-        starting = asyncio.create_task(worker.client.wait_for_server_startup(START_SECONDS))
+        order = {
+            "path": sys.path,
+            "address": worker.address,
+            "cause": str(worker.cause),
+            "config": self._config,
+        }
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        served = False
         try:
-            order = {
-                "path": sys.path,
-                "address": worker.address,
-                "cause": str(worker.cause),
-                "config": self._config,
-            }
-            assert process.stdin is not None
-            process.stdin.write(json.dumps(order).encode() + b"\n")
-            await asyncio.wait({starting, worker.ended}, return_when=asyncio.FIRST_COMPLETED)
-            if not starting.done():
-                status = scrub(worker.status(), self._keys)
-                raise Fault(f"a worker process could not start ({status})")
-            starting.result()
-        except BaseException:
-            starting.cancel()
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()  # it holds nothing yet
-            await asyncio.gather(starting, worker.stop(), return_exceptions=True)
-            raise
+            served = await worker.serves()
+        finally:
+            if not served:
+                worker.kill()  # it holds nothing yet
+                await worker.stop()
         return worker
 
     def _failed(self, task: Task, message: str) -> Episode:
