@@ -20,6 +20,7 @@ from tests.support import (
     steady_student,
     steady_teacher,
 )
+from verifiers.v1.gepa import workers as module
 from verifiers.v1.gepa.checks import ConfigError, check_workers
 from verifiers.v1.gepa.dataset import split_tasks
 from verifiers.v1.gepa.plan import load_env
@@ -110,6 +111,32 @@ def test_a_worker_that_is_killed_costs_an_attempt_and_decides_nothing(tmp_path: 
     assert spread.result["rollouts"]["failed"] == len(failed)
 
 
+def test_a_worker_that_hangs_costs_an_attempt_once_the_time_of_an_episode_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GRACE_SECONDS", 2.0)
+    stopped = threading.Event()
+
+    def student(request: Request) -> str:
+        if not stopped.is_set():
+            stopped.set()
+            os.kill(workers()[0], signal.SIGSTOP)
+        return steady_student(request)
+
+    timeout = ["--timeout.episode", "3"]
+    with steady() as endpoint:
+        alone = run(endpoint, tmp_path, *FLAGS)
+    with scripted(student, steady_teacher) as endpoint:
+        spread = run(endpoint, tmp_path, *FLAGS, "--workers", "2", "-c", "4", *timeout)
+    same(alone, spread)
+    failed = [
+        line for line in spread.lines("traces.jsonl") if line["gepa"]["verdict"] == "transient"
+    ]
+    killed = "WorkerError: a worker process ended (killed: no sign of life for 2 seconds)"
+    assert killed in {line["gepa"]["cause"] for line in failed}
+    assert spread.result["rollouts"]["failed"] == len(failed)
+
+
 def test_a_worker_that_cannot_start_is_a_failed_run_that_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -134,6 +161,18 @@ def test_a_worker_that_cannot_start_is_a_failed_run_that_says_why(
         result = Run(2, folder).result
         assert (result["status"], result["message"]) == ("failed", why)
     assert caught.value.outcome.rollouts["charged"] == 0
+    assert not workers()
+
+
+def test_a_worker_that_does_not_get_to_serve_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_SECONDS", 0.1)  # no process imports that fast
+    with steady() as endpoint:
+        done = run(endpoint, tmp_path, *FLAGS, "--workers", "1")
+    assert done.status == 2
+    status = "killed: it did not serve within 0.1 seconds"
+    assert done.result["message"] == f"a worker process could not start ({status})"
     assert not workers()
 
 

@@ -3,7 +3,8 @@
 Each worker is one of the host's env servers, with a client of its own here: an episode goes to the
 one with the least to do. The host's pool has a broker in between, which never notices that a worker
 has died; here that fails the worker's episodes, as a fault that may pass, and starts another one.
-Judging, budget and journal stay with the run.
+The same for one that hangs: a worker holds an episode to its timeouts itself, as long as it does
+anything at all. Judging, budget and journal stay with the run.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ import contextlib
 import itertools
 import json
 import logging
+import math
 import signal
 import sys
 import tempfile
@@ -41,6 +43,10 @@ STARTS = 3
 """How often a worker is started that a signal ends before it serves: a machine that is short of
 memory kills what grows, and may have some again. An exit status would be the same each time."""
 
+GRACE_SECONDS = 60.0
+"""How long a worker may leave the question whether it is alive without an answer, once an episode's
+time is over. Scoring that never awaits holds an answer up, and is not to be taken for a hang."""
+
 STOP_SECONDS = 15.0
 """How long it may take to free what it holds before it is killed."""
 
@@ -62,6 +68,8 @@ class Worker:
         self.ended = asyncio.create_task(process.wait())
         self.busy = 0
         """Episodes that it runs."""
+        self.given_up = ""
+        """Why the run killed it, if it did."""
 
     @property
     def alive(self) -> bool:
@@ -69,13 +77,15 @@ class Worker:
 
     @property
     def killed(self) -> bool:
-        """Whether a signal ended it."""
+        """Whether a signal ended it that was not the run's."""
         code = self.process.returncode
-        return code is not None and code < 0
+        return code is not None and code < 0 and not self.given_up
 
     def status(self) -> str:
         """How it ended, in words."""
         code = self.process.returncode
+        if self.given_up:
+            return self.given_up
         if code is not None and code < 0:
             return f"killed by {signal.Signals(-code).name}"
         cause = self.cause.read_text("utf-8") if self.cause.exists() else ""
@@ -83,15 +93,27 @@ class Worker:
 
     async def serves(self) -> bool:
         """Wait till it serves or has ended. Whether it serves."""
-        starting = asyncio.create_task(self.client.wait_for_server_startup(START_SECONDS))
+        starting = asyncio.create_task(self.client.wait_for_server_startup(math.inf))
+        either = {starting, self.ended}
         try:
-            await asyncio.wait({starting, self.ended}, return_when=asyncio.FIRST_COMPLETED)
-            if starting.done():
-                starting.result()
-            return starting.done()
+            done, _ = await asyncio.wait(
+                either, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
+            if not done:
+                self.given_up = f"killed: it did not serve within {START_SECONDS:g} seconds"
+            return starting in done and starting.result() is None
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
+
+    async def watch(self, seconds: float) -> None:
+        """Kill it once it gives no sign of life, which it is asked for after `seconds`. As long as
+        it does, an episode that has not ended is finalized or tried again, in its own time."""
+        await asyncio.sleep(seconds)
+        while await self.client.health(GRACE_SECONDS):
+            await asyncio.sleep(GRACE_SECONDS)
+        self.given_up = f"killed: no sign of life for {GRACE_SECONDS:g} seconds"
+        self.kill()
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):  # it has ended
@@ -117,6 +139,8 @@ class Workers:
         self._env_id = env.config.env_id
         self._config = worker_config(env, config)
         self._keys = keys_of(config)
+        limit = config.timeout.episode
+        self._limit = math.inf if limit is None else limit
         self._count = count
         self._numbers = itertools.count()
         self._folder = ""
@@ -155,6 +179,7 @@ class Workers:
         running = asyncio.create_task(
             worker.client.run(context.client, context.model, context.sampling, data, note)
         )
+        watching = asyncio.create_task(worker.watch(self._limit))
         try:
             await asyncio.wait({running, worker.ended}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
@@ -164,9 +189,9 @@ class Workers:
             return self._failed(task, f"a worker gave no episode: {error}")
         finally:
             worker.busy -= 1
-            if not running.done():
-                running.cancel()
-                await asyncio.gather(running, return_exceptions=True)
+            for one in (running, watching):
+                one.cancel()
+            await asyncio.gather(running, watching, return_exceptions=True)
 
     async def _take(self) -> Worker:
         """The worker with the least to do; the dead are replaced meanwhile."""
