@@ -12,7 +12,7 @@ ENVIRONMENTS := environments/echo_v1 environments/reverse_text_v1 environments/g
 help:
 	@echo "make quickstart   set up, then optimize a prompt against the simulated endpoint"
 	@echo "make test         set up, then lint, type-check and test"
-	@echo "make benchmarks   set up, then measure speed, search quality and memory (19 minutes)"
+	@echo "make benchmarks   set up, then measure speed, search quality and memory (14 minutes)"
 	@echo "make clean        remove $(VENV) and the caches"
 	@echo "Variables: PYTHON (now $(PYTHON), 3.11 to 3.14), VENV (now $(VENV))"
 

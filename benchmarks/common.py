@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from filelock import FileLock
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +24,10 @@ ROOT = HERE.parent
 
 NULL_SEAT = ["--env.agent.harness.id", "null", "--env.agent.runtime.type", "subprocess"]
 """The host's own way to run a chat: its `null` harness, a process per rollout."""
+
+
+CORES = FileLock(Path(tempfile.gettempdir(), "verifiers-gepa-benchmarks.lock"))
+"""Held by what keeps all cores busy for long, where several benchmarks run at once."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from benchmarks.common import Served, environment, print_table, served
+from benchmarks.common import CORES, Served, environment, print_table, served
 from benchmarks.mixed import SEED_PROMPT, chance, messages, propose, reply, score, true_score
 
 TRAIN, VAL, MINIBATCH = 30, 20, 3
@@ -158,7 +158,7 @@ def figure(runs: Sequence[Found], budget: int, seen: int = TRAIN + VAL) -> str:
 
 def compare(settings: Sequence[str], seeds: int, budgets: Sequence[int], jobs: int) -> None:
     """Print the table."""
-    with served(models="mixed") as endpoint:
+    with CORES, served(models="mixed") as endpoint:
         found = search_all(settings, seeds, max(budgets), endpoint, jobs)
     found[SAMPLES] = [sample(seed, max(budgets)) for seed in range(seeds)]
     rows = [

@@ -9,8 +9,8 @@ little about what one finds on average, several seeds are searched with models t
 answer at once, and `vf-gepa`'s with `direct-chat`: neither changes what is found.
 
 Ours are timed all at once, as they mostly wait (their CPU seconds are in the table); meanwhile the
-further searches run, at the lowest priority. `vf-gepa`, which keeps all cores busy starting a
-process per rollout, runs after them, alone.
+further searches run, at the lowest priority, and those of `quality.py` where both are run at once.
+`vf-gepa`, which keeps all cores busy starting a process per rollout, runs after them, alone.
 """
 
 import argparse
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from benchmarks import quality
-from benchmarks.common import Measured, Served, print_table, run_gepa, run_vf_gepa, served
+from benchmarks.common import CORES, Measured, Served, print_table, run_gepa, run_vf_gepa, served
 
 TRAIN = 50
 
@@ -96,7 +96,8 @@ def compare(
         runs = timed(settings, sizes, endpoint, folder)
         worth = dict(zip([*settings, HOST], scores.result(), strict=True))
         host = [*sizes, "--reflection-columns", "feedback"]
-        runs[HOST] = run_vf_gepa(endpoint, folder, *host, model=f"0 {quality.HOST}")
+        with CORES:
+            runs[HOST] = run_vf_gepa(endpoint, folder, *host, model=f"0 {quality.HOST}")
         means = {name: val_mean(run) for name, run in runs.items()}
     rows = [
         [

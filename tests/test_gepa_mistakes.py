@@ -39,6 +39,9 @@ LINES = {
     # and none
     "gepa board-v1 --epsilon 0.1": f"gepa: --epsilon (in a file: epsilon) {LISTS_ALL}",
     "gepa board-v1 --top-k 3": f"gepa: --top-k (in a file: top_k) {LISTS_ALL}",
+    "gepa board-v1 --judge x": f"gepa: --judge (in a file: judge) {LISTS_ALL}",
+    "gepa board-v1 --reflection-max-tokens 3": "did you mean --reflection-sampling.max-tokens?",
+    "gepa board-v1 --num 3": "did you mean --num-finalists or --num-train or --num-val?",
     "gepa board-v1 --budget 3": f"gepa: --budget (in a file: budget) {LISTS_ALL}",
     "gepa board-v1 --teacher x": f"gepa: --teacher (in a file: teacher) {LISTS_ALL}",
     # switches
@@ -48,6 +51,8 @@ LINES = {
     "--no-select.shuffle",
     "gepa board-v1 -s maybe --dry-run": "gepa: -s maybe: -s is a switch",
     "gepa-compare a b --json maybe": "gepa-compare: --json maybe: --json is a switch",
+    "gepa-compare --json a b": "what the command is for comes before the first flag",
+    "gepa --dry-run board-v1": "what the command is for comes before the first flag",
     # going on with a run
     "gepa board-v1 --local --resume": "gepa: --resume needs the run: name it with --run.name, or "
     "resume with gepa @ <run>/configs/resolved/gepa.json --resume",
@@ -79,6 +84,7 @@ LINES = {
     "this run: the conversation is the task's, and the prompt to start from is --initial-prompt",
     "gepa board-v1 --local --sampling.model x": "choose it with --model",
     "gepa board-v1 --local --sampling.stream true": "--sampling.stream is no sampling of this run",
+    "gepa board-v1 --local --client.base-url ' http://a/v1'": "must be an address like",
     "gepa board-v1 --local --sampling.n 3": "several rollouts are --rollouts-per-task",
     "gepa board-v1 --local --sampling.n true": "several rollouts are --rollouts-per-task",
     "gepa board-v1 --local --sampling.extra-body '{\"n\":3}'": "--sampling.n is no sampling",
@@ -121,7 +127,8 @@ def test_a_mistake_is_one_line_that_says_what_to_write(
 def test_what_is_harmless_is_let_through(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ["--sampling.n", "1", "--sampling.top-k", "20", "--run.name", "a/b", "--dry-run"]
+    flags = ["--sampling.n", "1", "--sampling.stream", "false", "--sampling.top-k", "20"]
+    flags += ["--run.name", "a/b", "--dry-run"]
     seat = ["--agent.max-turns", "1", "--timeout.episode", "None"]
     assert gepa.main([*BASE, "-o", str(tmp_path), *flags, *seat]) == 0
     assert (tmp_path / "a/b/configs/resolved/gepa.json").exists()
@@ -132,6 +139,7 @@ FILES = {
     "proposals-per-iteration) is no option: did you mean proposals_per_iteration?",
     "[agent]\nmax-turns = 4": "(in a file: agent.max-turns) is no option: did you mean "
     "agent.max_turns?",
+    "[reflection-sampling]\ntemperature = 1": "did you mean reflection_sampling.temperature?",
     "[search]\nbudget = 4": f"gepa: --search.budget (in a file: search.budget) {LISTS_ALL}",
     "[search]\nbudget = 4\nseed = 1": f"gepa: --search (in a file: search) {LISTS_ALL}",
     "proposals_per_iteration = true": "gepa: --proposals-per-iteration: must be a number, not true "

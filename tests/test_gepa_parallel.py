@@ -303,6 +303,25 @@ def test_the_frontier_can_be_made_of_metrics(tmp_path: Path) -> None:
     assert parents[2:] == [[2]] * 4
 
 
+def test_the_frontier_of_a_search_that_has_drawn_a_minibatch_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def student(request: Request) -> Any:
+        seen.append(request.user)
+        return Reply.error(401, "no such key") if len(seen) > 4 + 1 else "wrong"
+
+    seen: list[str] = []
+    args = ["--max-total-rollouts", "20", "--reflection-minibatch-size", "4", "-c", "1"]
+    with scripted(student) as endpoint:
+        done = run(endpoint, tmp_path, *args)
+        assert (done.status, done.lines("reflections.jsonl")) == (2, [])
+        sent = len(endpoint.requests)
+        assert resumed(endpoint, done, *args, "--frontier-type", "hybrid").status == 2
+        assert len(endpoint.requests) == sent
+    last = 'frontier_type: "instance" in the record, "hybrid" now'
+    assert last in capsys.readouterr().err
+
+
 def test_an_objective_that_no_trace_has_is_named_and_mended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -207,7 +207,8 @@ class GEPAAdapter:
         """Decide about what a first half misses before the second goes out: a resume would ask for
         it again, while its record goes on with the second."""
         pairs = list(zip(asked, results, strict=True))
-        self.unmeasured.check(asked[0].split, [(one.batch, mine) for one, mine in pairs], False)
+        measured = [(one.batch, mine) for one, mine in pairs]
+        self.unmeasured.check(asked[0].split, measured, whole=False)
         for one, mine in pairs:
             for position, rollouts in enumerate(mine):
                 task = self.rollouts.task_hash(self._tasks[one.batch[position]][1])

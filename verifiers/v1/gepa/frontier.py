@@ -31,10 +31,15 @@ class Frontier:
         none, or not those that were asked for."""
         found = sorted({name for rollouts in measured for name in objective_scores(rollouts)})
         missing = [name for name in self._names if name not in found]
-        if missing or not found:
+        if not found:
+            raise Fault(
+                "no trace of the seed prompt's val pass has a reward or metric, so there are no "
+                "objectives: go on with --resume --frontier-type instance"
+            )
+        if missing:
             raise Fault(
                 f"--objectives {' '.join(missing)}: no trace of the seed prompt's val pass has it; "
-                f"there are: {', '.join(found) or 'none'}; what was measured is kept: go on with "
+                f"there are: {', '.join(found)}; what was measured is on record: go on with "
                 "--resume and others, or with another --frontier-type"
             )
         self._names = self._names or found

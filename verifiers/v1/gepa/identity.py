@@ -16,7 +16,7 @@ from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import NAMES, Split
-from verifiers.v1.gepa.files import IDENTITY_FILE, REFLECTIONS_FILE
+from verifiers.v1.gepa.files import IDENTITY_FILE, TRACES_FILE
 from verifiers.v1.gepa.journal import prompt_digest
 from verifiers.v1.gepa.template import PARTS
 from verifiers.v1.utils.texts import shorten, write_text
@@ -52,7 +52,8 @@ SEARCH_FIELDS = (
 """How the search goes: with another value it would have asked for something else."""
 
 FRONTIER_FIELDS = ("frontier_type", "objectives")
-"""Those that are of no matter before the first proposal, while the seed prompt is the only one."""
+"""Those that are of no matter for the seed prompt's val pass; the first minibatch is drawn after a
+parent, and so with their help."""
 
 EVALUATION_FIELDS = ("num_finalists", "validation_rollouts", "test_rollouts")
 """What the phases after the search run: to run them on until the result pleases is no evidence."""
@@ -135,14 +136,8 @@ def check_identity(run_dir: Path, identity: dict[str, Any]) -> None:
         recorded = dict(json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
         raise IdentityError(f"--resume: {path} can't be read ({error}): not a run's") from error
-    reflections = run_dir / REFLECTIONS_FILE
-    proposed = reflections.exists() and reflections.stat().st_size > 0
-    names = [
-        name
-        for name in {**recorded, **identity}
-        if recorded.get(name) != identity.get(name) and (proposed or name not in FRONTIER_FIELDS)
-    ]
-    if not names:
+    names = [name for name in {**recorded, **identity} if recorded.get(name) != identity.get(name)]
+    if not {*names} - {*FRONTIER_FIELDS} and not (names and _searching(run_dir / TRACES_FILE)):
         return
     lines = [f"  {name}: {_difference(recorded.get(name), identity.get(name))}" for name in names]
     raise IdentityError(
@@ -150,6 +145,14 @@ def check_identity(run_dir: Path, identity: dict[str, Any]) -> None:
         + "\n".join(lines)
         + "\nput it back, or start another run"
     )
+
+
+def _searching(traces: Path) -> bool:
+    """Whether a record holds a rollout of a minibatch. A broken line is the replay's to name."""
+    if not traces.exists():
+        return False
+    with traces.open("rb") as lines:
+        return any(b'"split":"train"' in line for line in lines)
 
 
 def flat(value: Any, prefix: str = "") -> list[tuple[str, Any]]:

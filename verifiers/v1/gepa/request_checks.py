@@ -43,7 +43,7 @@ def check_sampling(config: GEPAConfig) -> None:
         for name, value in (sampling.model_extra or {}).items():
             if "headers" in name:
                 raise ConfigError(f"--{flag}.{name}: headers belong to the client, not to sampling")
-            if name not in instead or value is None or (name == "n" and _is_one(value)):
+            if name not in instead or value is None or _is_default(name, value):
                 continue
             raise ConfigError(f"--{flag}.{name} is no sampling of this run: {instead[name]}")
 
@@ -70,8 +70,11 @@ def _samplings(config: GEPAConfig) -> Iterator[tuple[str, SamplingConfig, dict[s
     yield "reflection-sampling", config.reflection_sampling, {**common, **teachers}
 
 
-def _is_one(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value == 1
+def _is_default(name: str, value: object) -> bool:
+    """Whether it says what holds anyway."""
+    if name == "stream":
+        return value is False
+    return name == "n" and not isinstance(value, bool) and value == 1
 
 
 def check_limits(config: GEPAConfig) -> None:
@@ -88,6 +91,7 @@ def _check_url(option: str, client: str, address: str) -> None:
     try:
         url = urlsplit(address)
         reachable = url.scheme in ("http", "https") and url.hostname and url.port != 0
+        reachable = reachable and address.isprintable() and " " not in address
     except ValueError:
         reachable = False
     if not reachable:

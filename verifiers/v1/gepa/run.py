@@ -1,6 +1,7 @@
 """The parts of a run, and what they add up to."""
 
 import dataclasses
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -76,7 +77,8 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
         )
     effects = effects_of(run.progress.state)
     best_score, perfect = effects.highest, config.perfect_score
-    if perfect is not None and best_score is not None and best_score > perfect:
+    over = perfect is not None and best_score is not None and best_score > perfect
+    if over and not math.isclose(best_score, perfect):
         warnings.append(
             f"a task scored {best_score:g}, more than --perfect-score {perfect:g}: with a best "
             "score that is too low, the search stops early; start another run with the right one"

@@ -207,8 +207,8 @@ class Selection:
         best = sorted(won, key=lambda proposal: -_gain(proposal))  # equals stay in their order
         if self._most is not None:
             for proposal in best[self._most :]:
-                most = f"one of the {self._most} largest gains"
-                most = "the largest gain" if self._most == 1 else most
+                several = f"one of the {self._most} largest gains"
+                most = "the largest gain" if self._most == 1 else several
                 reason = f"{_lost(proposal)}, not {most} of its iteration"
                 self._history.rejected(proposal, reason)
             best = best[: self._most]

@@ -100,8 +100,9 @@ class Unmeasured:
         whole: bool = True,
     ) -> None:
         """Raise `Fault` where so much of what gepa asked for at once (per candidate its tasks and
-        their rollouts) is missing that it isn't the tasks' fault; nothing is given up then. Where
-        it is not the `whole` of it, the rest may still tell that a minibatch was no outage."""
+        their rollouts) is missing that it isn't the tasks' fault; nothing of it is given up then,
+        but for what a first half lacked before its second went out. Where it is not the `whole` of
+        it, the rest may still tell that a minibatch was no outage."""
         lost, any_score, cause = set(self._retired), False, ""
         for batch, tasks in measured:
             for idx, rollouts in zip(batch, tasks, strict=True):

@@ -5,12 +5,16 @@ is closed, which the system does for a parent that was killed. What ends it othe
 file, so that the run can say more than an exit status.
 """
 
+import contextlib
 import json
 import logging
 import os
 import sys
 from pathlib import Path
 from typing import Any
+
+CAUSE_CHARS = 1_000
+"""How much of what ended it is left, in characters."""
 
 
 class Parent:
@@ -27,8 +31,9 @@ def main() -> None:
     try:
         serve(order)
     except BaseException as error:
-        words = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        Path(order["cause"]).write_text(words, encoding="utf-8", errors="replace")
+        words = f"{type(error).__name__}: {' '.join(str(error).split())}"[:CAUSE_CHARS]
+        with contextlib.suppress(OSError):  # then the exit status must do
+            Path(order["cause"]).write_text(words, encoding="utf-8", errors="replace")
         raise
 
 

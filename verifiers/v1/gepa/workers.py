@@ -13,6 +13,7 @@ import itertools
 import json
 import logging
 import math
+import os
 import signal
 import sys
 import tempfile
@@ -70,6 +71,8 @@ class Worker:
         """Episodes that it runs."""
         self.given_up = ""
         """Why the run killed it, if it did."""
+        self.heard = 0.0
+        """When it last said something of an episode, by the loop's clock."""
 
     @property
     def alive(self) -> bool:
@@ -101,7 +104,7 @@ class Worker:
             )
             if not done:
                 self.given_up = f"killed: it did not serve within {START_SECONDS:g} seconds"
-            return starting in done and starting.result() is None
+            return starting in done and self.alive and starting.result() is None
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -110,14 +113,25 @@ class Worker:
         """Kill it once it gives no sign of life, which it is asked for after `seconds`. As long as
         it does, an episode that has not ended is finalized or tried again, in its own time."""
         await asyncio.sleep(seconds)
-        while await self.client.health(GRACE_SECONDS):
+        while await self._answers():
             await asyncio.sleep(GRACE_SECONDS)
         self.given_up = f"killed: no sign of life for {GRACE_SECONDS:g} seconds"
         self.kill()
 
+    async def _answers(self) -> bool:
+        """Whether it says anything within `GRACE_SECONDS`, about its health or an episode."""
+        asked = asyncio.get_running_loop().time()
+        try:
+            healthy = await self.client.health(GRACE_SECONDS)
+        except Exception:  # noqa: BLE001 - no answer, whatever is the matter
+            healthy = False
+        return healthy or self.heard > asked
+
     def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):  # it has ended
-            self.process.kill()
+        """End it with what it has started, which is in its session."""
+        if self.alive:
+            with contextlib.suppress(ProcessLookupError):  # it ends just now
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     async def stop(self) -> None:
         """End it, in order if it still can."""
@@ -169,10 +183,12 @@ class Workers:
         `Fault` where a worker has to be started again and can't be."""
 
         def note(delta: dict[str, Any]) -> None:
+            worker.heard = loop.time()
             of_trace = calls.setdefault(delta["trace"], {"calls": [], "extra_usage": []})
             for name, items in of_trace.items():
                 items += delta.get(name, ())
 
+        loop = asyncio.get_running_loop()
         worker = await self._take()
         worker.busy += 1
         data = task.data.model_dump(mode="json")
@@ -183,6 +199,7 @@ class Workers:
         try:
             await asyncio.wait({running, worker.ended}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
+                worker.heard = loop.time()
                 return running.result()
             return self._failed(task, f"a worker process ended ({worker.status()})")
         except Exception as error:  # noqa: BLE001 - the server's words, or an answer that is no episode

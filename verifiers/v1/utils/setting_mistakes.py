@@ -5,6 +5,7 @@ own; a person wrote a flag or a key of a file, and wants that back in one line.
 """
 
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin
@@ -38,7 +39,8 @@ def explain_stray(args: Sequence[str], config_type: type[BaseModel]) -> str | No
             block, dot, last = name.rpartition(".")
             off = f"--no-{block}{dot}{last}"
             return (
-                f"{before} {word}: {before} is a switch and takes no value: write --{name} or {off}"
+                f"{before} {word}: {before} is a switch and takes no value: write --{name} or "
+                f"{off}; what the command is for comes before the first flag"
             )
     return None
 
@@ -60,8 +62,8 @@ def _explain_setting(detail: dict[str, Any], config_type: type[BaseModel], comma
     flag = "--" + ".".join(path).replace("_", "-")
     if detail["type"] == "extra_forbidden":
         wrong = f"{flag} (in a file: {'.'.join(path)}) is no option"
-        known = list(dict.fromkeys(name for name, _ in _fields(config_type)))
-        if flag in known and "-" in path[-1]:
+        known = list(dict.fromkeys(name for name, info in _fields(config_type) if _is_flag(info)))
+        if flag in known and any("-" in part for part in path):
             return f"{wrong}: did you mean {'.'.join(path).replace('-', '_')}?"
         if flag in known and typed:
             return f"{wrong} with {typed}"
@@ -109,7 +111,12 @@ def _hint(
 
 def _near(flag: str, known: list[str]) -> list[str]:
     """The flags that `flag` is plausibly a slip of, the likeliest alone, or a few that are as
-    likely."""
+    likely: where some hold all of its words and few others, the shortest of those."""
+    words = _words(flag)
+    holding = {name: len(_words(name)) for name in known if words <= _words(name)}
+    least = min(holding.values(), default=0)
+    if 0 < least <= 2 * len(words):
+        return [name for name, size in holding.items() if size == least][:SUGGESTED]
     plausible = {name: _likeness(flag, name) for name in known if _is_near(flag, name)}
     best = max(plausible.values(), default=0.0)
     return [name for name, likeness in plausible.items() if likeness == best][:SUGGESTED]
@@ -132,6 +139,10 @@ def _is_near(flag: str, other: str) -> bool:
     return block in ("", other_block) and len(words) >= least * len(other_words)
 
 
+def _words(flag: str) -> set[str]:
+    return {*re.split(r"[-.]", flag.removeprefix("--"))}
+
+
 def _split(flag: str) -> tuple[str, str]:
     block, _, last = flag.removeprefix("--").rpartition(".")
     return block, last
@@ -146,11 +157,12 @@ def _likeness(one: str, two: str) -> float:
 
 
 def _choices(config_type: type[BaseModel]) -> dict[str, str]:
-    """The words that an option takes -> its flag. A block's `type` is chosen by that name."""
+    """The words that an option takes -> its flag. Those of blocks are left out: `high` or `auto`
+    may be of several."""
     return {
         choice: flag
         for flag, info in reversed(list(_fields(config_type)))
-        if get_origin(info.annotation) is Literal and not flag.endswith(".type")
+        if get_origin(info.annotation) is Literal and "." not in flag
         for choice in get_args(info.annotation)
         if isinstance(choice, str)
     }
@@ -178,6 +190,11 @@ def _fields(model: type[BaseModel], prefix: str = "--") -> Iterator[tuple[str, F
         if get_origin(info.annotation) is not list:
             for kind in _models(info.annotation):
                 yield from _fields(kind, f"{flag}.")
+
+
+def _is_flag(info: FieldInfo) -> bool:
+    """A list of blocks is written in a file."""
+    return not (get_origin(info.annotation) is list and _models(info.annotation))
 
 
 def _type_name(model: type[BaseModel]) -> object:
