@@ -208,7 +208,9 @@ def test_a_run_whose_stdout_is_closed_has_the_status_of_the_run(
     assert prompt == "Answer. GOOD v1"
 
 
-@pytest.mark.parametrize(("best", "warned"), [("-1", True), ("0.5", True), ("1", False)])
+@pytest.mark.parametrize(
+    ("best", "warned"), [("-1", True), ("0.5", True), ("1", False), ("0.9999999999999999", False)]
+)
 def test_a_score_above_the_perfect_one_is_warned_about(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], best: str, warned: bool
 ) -> None:

@@ -77,8 +77,12 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
         )
     effects = effects_of(run.progress.state)
     best_score, perfect = effects.highest, config.perfect_score
-    over = perfect is not None and best_score is not None and best_score > perfect
-    if over and not math.isclose(best_score, perfect):
+    if (
+        perfect is not None
+        and best_score is not None
+        and best_score > perfect
+        and not math.isclose(best_score, perfect)  # rewards that add up to it
+    ):
         warnings.append(
             f"a task scored {best_score:g}, more than --perfect-score {perfect:g}: with a best "
             "score that is too low, the search stops early; start another run with the right one"
