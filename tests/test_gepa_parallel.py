@@ -337,7 +337,7 @@ def test_an_objective_that_no_trace_has_is_named_and_mended(
         again = resumed(endpoint, done, *args, "--objectives", "words")
         assert again.status == 0
         assert len(student_requests(endpoint)) == again.charged == 52
-        # From the first proposal on it is part of what was found.
+        # From the first minibatch on it is part of what was found.
         assert resumed(endpoint, done, *args, "--objectives", "right").status == 2
     assert 'objectives: 1 of 1 entries, the first at position 0: "words" in the record' in (
         capsys.readouterr().err

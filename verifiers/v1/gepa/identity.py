@@ -137,7 +137,7 @@ def check_identity(run_dir: Path, identity: dict[str, Any]) -> None:
     except (OSError, ValueError, TypeError) as error:
         raise IdentityError(f"--resume: {path} can't be read ({error}): not a run's") from error
     names = [name for name in {**recorded, **identity} if recorded.get(name) != identity.get(name)]
-    if not {*names} - {*FRONTIER_FIELDS} and not (names and _searching(run_dir / TRACES_FILE)):
+    if {*names} <= {*FRONTIER_FIELDS} and not (names and _searching(run_dir / TRACES_FILE)):
         return
     lines = [f"  {name}: {_difference(recorded.get(name), identity.get(name))}" for name in names]
     raise IdentityError(

@@ -98,10 +98,10 @@ def _hint(
     choices = _choices(config_type)
     wanted = flag[2:].replace("-", "_")
     bare = given is True
-    meant = [choice for choice in choices if choice == wanted]
-    if meant and (bare or not _near(flag, known)):
-        return f"did you mean {choices[meant[0]]} {meant[0]}?"
-    if near := _near(flag, known):
+    near = _near(flag, known)
+    if wanted in choices and (bare or not near):
+        return f"did you mean {choices[wanted]} {wanted}?"
+    if near:
         return f"did you mean {' or '.join(near)}?"
     begun = [choice for choice in choices if bare and choice.startswith(f"{wanted}_")]
     if begun:
