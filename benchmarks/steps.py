@@ -86,7 +86,6 @@ class Search:
 def run(rollouts: int, val: int, point: int) -> Search:
     """A search with that budget and that many val tasks, and another one that ends after the steps
     around `point`."""
-    steps, again = Steps(), Steps()
     with served(models="climbing") as endpoint, tempfile.TemporaryDirectory() as folder:
         argv = ["climbing-v1", "--local", "-m", "student", "-c", "128", "-o", folder]
         argv += ["--taskset.val", str(val), "--num-train", "50", "--num-val", str(val)]
@@ -96,26 +95,25 @@ def run(rollouts: int, val: int, point: int) -> Search:
         argv += ["--client.base-url", endpoint.url]
         argv += ["--reflection-client.base-url", endpoint.teacher_url]
         whole = [*argv, "--run.name", "run", "--max-total-rollouts", str(rollouts)]
-        live = _timed(whole, steps)
+        live, steps = _timed(whole)
         record = Path(folder, "run/traces.jsonl").stat().st_size
-        replay = _timed([*whole, "--resume"])
+        replay, _ = _timed([*whole, "--resume"])
         few = min(rollouts, point + (WINDOW + 2) * (2 * MINIBATCH + val))
-        _timed([*argv, "--run.name", "again", "--max-total-rollouts", str(few)], again)
-        return Search(steps.steps, again.steps, live, replay, record / 1e6)
+        _, again = _timed([*argv, "--run.name", "again", "--max-total-rollouts", str(few)])
+        return Search(steps, again, live, replay, record / 1e6)
 
 
-def _timed(argv: list[str], steps: Steps | None = None) -> float:
-    logger = logging.getLogger("verifiers.v1.gepa.progress")
-    if steps is not None:
-        logger.addHandler(steps)
+def _timed(argv: list[str]) -> tuple[float, list[Step]]:
+    """How long the command took, and its steps."""
+    steps, logger = Steps(), logging.getLogger("verifiers.v1.gepa.progress")
+    logger.addHandler(steps)
     started = time.perf_counter()
     with contextlib.redirect_stdout(sys.stderr):
         if main(argv):
             raise RuntimeError(f"failed: {argv}")
     took = time.perf_counter() - started
-    if steps is not None:
-        logger.removeHandler(steps)
-    return took
+    logger.removeHandler(steps)
+    return took, steps.steps
 
 
 def around(steps: Sequence[Step], point: int) -> tuple[float, float, float, int]:

@@ -61,6 +61,11 @@ def measured(done: Run) -> Counter[tuple[Any, ...]]:
     )
 
 
+def transient(done: Run) -> list[dict[str, Any]]:
+    """The episodes that failed for a reason that may pass."""
+    return [line for line in done.lines("traces.jsonl") if line["gepa"]["verdict"] == "transient"]
+
+
 def same(one: Run, other: Run) -> None:
     assert one.status == other.status == 0
     assert one.prompt == other.prompt
@@ -102,9 +107,7 @@ def test_a_worker_that_is_killed_costs_an_attempt_and_decides_nothing(tmp_path: 
     with scripted(student, steady_teacher) as endpoint:
         spread = run(endpoint, tmp_path, *FLAGS, "--workers", "2", "-c", "4")
     same(alone, spread)
-    failed = [
-        line for line in spread.lines("traces.jsonl") if line["gepa"]["verdict"] == "transient"
-    ]
+    failed = transient(spread)
     assert failed
     causes = {line["gepa"]["cause"] for line in failed}
     assert causes == {"WorkerError: a worker process ended (killed by SIGKILL)"}
@@ -129,9 +132,7 @@ def test_a_worker_that_hangs_costs_an_attempt_once_the_time_of_an_episode_is_ove
     with scripted(student, steady_teacher) as endpoint:
         spread = run(endpoint, tmp_path, *FLAGS, "--workers", "2", "-c", "4", *timeout)
     same(alone, spread)
-    failed = [
-        line for line in spread.lines("traces.jsonl") if line["gepa"]["verdict"] == "transient"
-    ]
+    failed = transient(spread)
     killed = "WorkerError: a worker process ended (killed: no sign of life for 5 seconds)"
     assert killed in {line["gepa"]["cause"] for line in failed}
     assert spread.result["rollouts"]["failed"] == len(failed)
