@@ -105,7 +105,7 @@ def run(rollouts: int, val: int, point: int) -> Search:
 
 def _timed(argv: list[str]) -> tuple[float, list[Step]]:
     """How long the command took, and its steps."""
-    steps, logger = Steps(), logging.getLogger("verifiers.v1.gepa.progress")
+    steps, logger = Steps(), logging.getLogger("verifiers.v1.gepa.search.progress")
     logger.addHandler(steps)
     started = time.perf_counter()
     with contextlib.redirect_stdout(sys.stderr):

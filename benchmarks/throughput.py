@@ -147,13 +147,13 @@ def interception(url: str, concurrent: int, tasks: list[Any], count: int, server
 
 def rollouts(argv: list[str], count: int) -> Figures:
     """The rollouts of a run, as its search asks for them."""
-    from verifiers.v1.gepa.budget import Budget
-    from verifiers.v1.gepa.journal import Journal
-    from verifiers.v1.gepa.measurements import Job
-    from verifiers.v1.gepa.plan import load_env
-    from verifiers.v1.gepa.replay import Replay
-    from verifiers.v1.gepa.rollouts import Rollouts
-    from verifiers.v1.gepa.sources import parse_config
+    from verifiers.v1.gepa.command.sources import parse_config
+    from verifiers.v1.gepa.prepare.plan import load_env
+    from verifiers.v1.gepa.record.journal import Journal
+    from verifiers.v1.gepa.record.replay import Replay
+    from verifiers.v1.gepa.rollouts.measurements import Job
+    from verifiers.v1.gepa.rollouts.rollouts import Rollouts
+    from verifiers.v1.gepa.spend.budget import Budget
     from verifiers.v1.utils.heap import frozen_heap
 
     config, _ = parse_config(argv)
@@ -179,9 +179,9 @@ def rollouts(argv: list[str], count: int) -> Figures:
 def part(name: str, url: str, concurrent: int, count: int) -> Figures:
     """One of ours, in this process, with the endpoint at `url`."""
     import verifiers_gepa  # noqa: F401
-    from verifiers.v1.gepa.interception import interception_of
-    from verifiers.v1.gepa.plan import load_env
-    from verifiers.v1.gepa.sources import parse_config
+    from verifiers.v1.gepa.command.sources import parse_config
+    from verifiers.v1.gepa.prepare.plan import load_env
+    from verifiers.v1.gepa.rollouts.interception import interception_of
 
     with tempfile.TemporaryDirectory() as folder:
         workers = int(name.partition("--workers ")[2] or 0)

@@ -20,15 +20,15 @@ from pydantic_config import cli
 from rich.console import Console
 from rich.text import Text
 
+from verifiers.v1.gepa.command.mistakes import explain
+from verifiers.v1.gepa.command.sources import named_ids, parse_config, read_sources
 from verifiers.v1.gepa.config import GEPAConfig, narrow
-from verifiers.v1.gepa.mistakes import explain
-from verifiers.v1.gepa.sources import named_ids, parse_config, read_sources
 from verifiers.v1.utils.logging import FORMAT, LIBRARY_LOGGER, setup_logging
 from verifiers.v1.utils.texts import open_streams, print_text
 
 if TYPE_CHECKING:
     import verifiers.v1 as vf
-    from verifiers.v1.gepa.report import Outcome
+    from verifiers.v1.gepa.report.outcome import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ def main(argv: list[str] | None = None) -> int:
         for note in notes:
             logger.info("%s", note)
         # Not at the top: help needs none of it.
-        from verifiers.v1.gepa.checks import check_single_agent
-        from verifiers.v1.gepa.plan import dry_run, load_env
+        from verifiers.v1.gepa.prepare.checks import check_single_agent
+        from verifiers.v1.gepa.prepare.plan import dry_run, load_env
 
         check_single_agent(config)
         with contextlib.redirect_stdout(sys.stderr):  # what a taskset prints is no prompt
@@ -85,8 +85,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(env: "vf.Env", config: GEPAConfig, console: Console | None) -> int:
     # Not at the top: a dry run needs none of it, and it takes seconds.
-    from verifiers.v1.gepa.live import shown
     from verifiers.v1.gepa.runner import GEPAError, RunInterrupted, run_gepa
+    from verifiers.v1.gepa.watch.live import shown
 
     try:
         with contextlib.redirect_stdout(sys.stderr):

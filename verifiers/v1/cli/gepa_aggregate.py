@@ -12,7 +12,7 @@ from pydantic_config import BaseConfig
 from rich.console import Console
 from rich.table import Table
 
-from verifiers.v1.gepa.aggregate import (
+from verifiers.v1.gepa.across.aggregate import (
     COLUMNS,
     Family,
     aggregate,
@@ -20,7 +20,7 @@ from verifiers.v1.gepa.aggregate import (
     summary,
     table_rows,
 )
-from verifiers.v1.gepa.rundir import write_json
+from verifiers.v1.gepa.prepare.rundir import write_json
 from verifiers.v1.utils.command import run_command
 
 USAGE = """\

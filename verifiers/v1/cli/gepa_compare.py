@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from verifiers.v1.gepa.compare import Comparison, compare_runs
-from verifiers.v1.gepa.recorded import read_steps
+from verifiers.v1.gepa.across.compare import Comparison, compare_runs
+from verifiers.v1.gepa.across.recorded import read_steps
 from verifiers.v1.utils.command import run_command
 from verifiers.v1.utils.json_option import JsonOption
 from verifiers.v1.utils.texts import shorten, visible

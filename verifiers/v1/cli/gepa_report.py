@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pydantic_config import BaseConfig
 
-from verifiers.v1.gepa.report_page import write_report
+from verifiers.v1.gepa.report.page import write_report
 from verifiers.v1.utils.command import run_command
 
 USAGE = """\

@@ -24,7 +24,7 @@ from pydantic_config import BaseConfig
 import verifiers.v1 as vf
 from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.configs.client import ClientConfig
-from verifiers.v1.gepa.options import (
+from verifiers.v1.gepa.settings.options import (
     EvaluationOptions,
     FaultOptions,
     LimitOptions,
@@ -32,11 +32,14 @@ from verifiers.v1.gepa.options import (
     PromptOptions,
     SearchOptions,
 )
-from verifiers.v1.gepa.settings import env_ids, fold_env, parsed, with_environment
+from verifiers.v1.gepa.settings.settings import env_ids, fold_env, parsed, with_environment
 from verifiers.v1.runtimes import PrimeConfig, SubprocessConfig
 from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.json_option import JsonOption
 from verifiers.v1.utils.texts import is_text
+
+CONFIG_FILE = "configs/resolved/gepa.json"
+"""Where a run keeps its resolved config, from the run directory on."""
 
 
 class RunConfig(BaseConfig):

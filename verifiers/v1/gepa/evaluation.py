@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, task_idx
-from verifiers.v1.gepa.journal import Phase
-from verifiers.v1.gepa.measurements import Job, Measurement, mean_score
-from verifiers.v1.gepa.rollouts import Rollouts
-from verifiers.v1.gepa.statistics import DIGITS, Comparison, compare, mean
-from verifiers.v1.gepa.unmeasured import Unmeasured
+from verifiers.v1.gepa.record.journal import Phase
+from verifiers.v1.gepa.rollouts.measurements import Job, Measurement, mean_score
+from verifiers.v1.gepa.rollouts.rollouts import Rollouts
+from verifiers.v1.gepa.rollouts.unmeasured import Unmeasured
 from verifiers.v1.task import Task
 from verifiers.v1.utils.drive import Drive
+from verifiers.v1.utils.statistics import DIGITS, Comparison, compare, mean
 
 logger = logging.getLogger(__name__)
 

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
+from verifiers.v1.gepa.adapter import GEPAAdapter
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import task_idx
-from verifiers.v1.gepa.effects import effects_of
 from verifiers.v1.gepa.evaluation import Evaluation
-from verifiers.v1.gepa.history import History
-from verifiers.v1.gepa.plan import Plan
-from verifiers.v1.gepa.progress import Progress
-from verifiers.v1.gepa.quality import describe
+from verifiers.v1.gepa.prepare.plan import Plan
+from verifiers.v1.gepa.record.files import COMPONENT
 from verifiers.v1.gepa.reflection import Reflection
-from verifiers.v1.gepa.report import Outcome, Status, result_object
+from verifiers.v1.gepa.report.outcome import Outcome, Status, result_object
+from verifiers.v1.gepa.search.effects import effects_of
+from verifiers.v1.gepa.search.progress import Progress
+from verifiers.v1.gepa.teacher.quality import describe
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,6 @@ class Run:
     plan: Plan
     adapter: GEPAAdapter
     reflection: Reflection
-    history: History
     progress: Progress
     found: Evaluation
     """What the phases after the search find."""
@@ -50,11 +49,8 @@ class Ending:
 def outcome_of(ending: Ending, run: Run) -> Outcome:
     """What the run came to, from what its parts know."""
     config, adapter = run.config, run.adapter
-    rollouts, budget, throttle = (
-        adapter.rollouts,
-        adapter.rollouts.budget,
-        adapter.rollouts.throttle,
-    )
+    budget, trials = adapter.rollouts.budget, adapter.rollouts.trials
+    throttle = trials.throttle
     candidates, val_means, parents = pool(run)
     best = run.found.deployed
     if best is None:
@@ -64,9 +60,9 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
         warnings.append(
             f"the endpoint throttled: at times only {throttle.lowest} rollouts were in flight"
         )
-    for column in set(config.reflection_columns) - adapter.columns_seen:
+    for column in adapter.reader.unseen:
         warnings.append(f"--reflection-columns {column}: no trace and no task had it")
-    quality = run.reflection.quality
+    quality = run.reflection.replies.quality
     texts = [None if parent is None else candidates[parent] for parent in parents]
     flags = [quality.flags(*pair) for pair in zip(candidates, texts, strict=True)]
     look = "look at it before you deploy it"
@@ -98,7 +94,7 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
         parents=parents,
         prompt_flags=flags,
         evaluation=run.found,
-        unvalidated=adapter.unvalidated,
+        unvalidated=run.adapter.history.unpaid,
         rollouts={
             "budget": budget.total,
             "charged": budget.charged,
@@ -109,15 +105,15 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
             "uncharged": budget.uncharged,
         },
         proposals={
-            **run.reflection.counts,
-            "accepted": run.history.counts["accepted"],
-            "rejected": run.history.counts["rejected"],
+            **run.reflection.replies.counts,
+            "accepted": run.adapter.history.counts["accepted"],
+            "rejected": run.adapter.history.counts["rejected"],
             "evaluated": effects.evaluated,
             "effective": effects.effective,
         },
         tokens=budget.spending.tokens,
         cost=budget.spending.record(),
-        endpoints=rollouts.endpoints.counts(),
+        endpoints=trials.endpoints.counts(),
         dropped=adapter.unmeasured.dropped,
         warnings=warnings,
         run_dir=config.run_dir if config.save_results else None,

@@ -20,9 +20,7 @@ from gepa.api import optimize
 from gepa.core.callbacks import GEPACallback
 
 import verifiers.v1 as vf
-from verifiers.v1.gepa.adapter import COMPONENT, GEPAAdapter
-from verifiers.v1.gepa.budget import Budget, SearchStopped
-from verifiers.v1.gepa.checks import ConfigError
+from verifiers.v1.gepa.adapter import GEPAAdapter, SeedPass
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import (
     Split,
@@ -30,22 +28,24 @@ from verifiers.v1.gepa.dataset import (
     minibatch_size,
 )
 from verifiers.v1.gepa.evaluation import Evaluation, Evaluator
-from verifiers.v1.gepa.failures import Fault
-from verifiers.v1.gepa.files import SPLITS_FILE
-from verifiers.v1.gepa.frontier import Frontier
-from verifiers.v1.gepa.history import History
-from verifiers.v1.gepa.identity import check_identity, run_identity, write_identity
-from verifiers.v1.gepa.journal import Journal, Phase
-from verifiers.v1.gepa.money import Spending, prices_of
-from verifiers.v1.gepa.opening import run_seed_pass
-from verifiers.v1.gepa.plan import Plan, plan_run
-from verifiers.v1.gepa.preflight import check_endpoints
-from verifiers.v1.gepa.progress import GEPALog, Progress
-from verifiers.v1.gepa.quality import Quality
-from verifiers.v1.gepa.records import hidden_texts
+from verifiers.v1.gepa.faults.failures import Fault
+from verifiers.v1.gepa.prepare.checks import ConfigError
+from verifiers.v1.gepa.prepare.identity import (
+    check_identity,
+    measured_by,
+    run_identity,
+    write_identity,
+)
+from verifiers.v1.gepa.prepare.plan import Plan, plan_run
+from verifiers.v1.gepa.prepare.preflight import check_endpoints
+from verifiers.v1.gepa.prepare.rundir import locked, write_config, write_json
+from verifiers.v1.gepa.record.files import COMPONENT, SPLITS_FILE
+from verifiers.v1.gepa.record.history import History
+from verifiers.v1.gepa.record.journal import Journal, Phase
+from verifiers.v1.gepa.record.replay import Divergence, Replay
+from verifiers.v1.gepa.record.usage import note_calls
 from verifiers.v1.gepa.reflection import Reflection
-from verifiers.v1.gepa.replay import Divergence, Replay
-from verifiers.v1.gepa.report import (
+from verifiers.v1.gepa.report.outcome import (
     Outcome,
     amend_result,
     as_recorded,
@@ -53,15 +53,22 @@ from verifiers.v1.gepa.report import (
     mark_unfinished,
     write_outcome,
 )
-from verifiers.v1.gepa.report_page import add_report
-from verifiers.v1.gepa.rollouts import PHASES, Rollouts
+from verifiers.v1.gepa.report.page import add_report
+from verifiers.v1.gepa.rollouts.cache import EvaluationCache
+from verifiers.v1.gepa.rollouts.frontier import Frontier
+from verifiers.v1.gepa.rollouts.halves import Bar
+from verifiers.v1.gepa.rollouts.rollouts import PHASES, Rollouts
+from verifiers.v1.gepa.rollouts.unmeasured import Unmeasured
 from verifiers.v1.gepa.run import Ending, Run, View, outcome_of, pool
-from verifiers.v1.gepa.rundir import locked, write_config, write_json
-from verifiers.v1.gepa.stops import stop_check
-from verifiers.v1.gepa.strategies import build_strategies
-from verifiers.v1.gepa.trackers import tracked
-from verifiers.v1.gepa.unmeasured import Unmeasured
-from verifiers.v1.gepa.usage import note_calls
+from verifiers.v1.gepa.search.opening import run_seed_pass
+from verifiers.v1.gepa.search.progress import GEPALog, Progress
+from verifiers.v1.gepa.search.stops import stop_check
+from verifiers.v1.gepa.search.strategies import build_strategies
+from verifiers.v1.gepa.spend.budget import Budget, SearchStopped
+from verifiers.v1.gepa.spend.money import Spending, prices_of
+from verifiers.v1.gepa.teacher.quality import Quality
+from verifiers.v1.gepa.teacher.records import Reader, hidden_texts
+from verifiers.v1.gepa.watch.trackers import tracked
 from verifiers.v1.utils.drive import Drive, Held, Interrupted
 from verifiers.v1.utils.heap import frozen_heap
 
@@ -217,27 +224,27 @@ def _assemble(
     budget.spending.count_all(replay.calls)
     journal = Journal(run_dir)
     unmeasured = Unmeasured(config.max_dropped_fraction, journal)
-    rollouts = Rollouts(env, config, budget, journal, replay)
-    frontier = Frontier(config.objectives) if config.frontier_type != "instance" else None
-    unmeasured.frontier = frontier
+    if config.frontier_type != "instance":
+        unmeasured.frontier = Frontier(config.objectives)
+    folder = config.evaluation_cache
+    cache = EvaluationCache(folder, measured_by(config)) if folder is not None else None
+    history = History(plan.seed_prompt, budget, replay, run_dir)
     adapter = GEPAAdapter(
-        rollouts,
-        plan.split,
+        Rollouts(env, config, budget, journal, replay, cache),
         drive,
         unmeasured,
+        history,
+        plan.split,
+        SeedPass(plan.seed_prompt),
+        Reader(config.reflection_columns),
+        Bar(config.perfect_score, accepts_equal=config.acceptance == "improvement_or_equal"),
         repeats=config.rollouts_per_task,
-        seed_prompt=plan.seed_prompt,
-        columns=config.reflection_columns,
-        frontier=frontier,
-        perfect_score=config.perfect_score,
-        accepts_equal=config.acceptance == "improvement_or_equal",
     )
-    history = History(adapter, run_dir)
-    progress = Progress(adapter, history, run_dir)
+    progress = Progress(adapter, run_dir)
     hide = hidden_texts([run_dir] if run_dir else [])
     quality = Quality(config, plan.seed_prompt, plan.split.train)
     reflection = Reflection(config, quality, drive, journal, replay, budget, hide, history)
-    return Run(config, plan, adapter, reflection, history, progress, Evaluation())
+    return Run(config, plan, adapter, reflection, progress, Evaluation())
 
 
 def _phases(run: Run, serving: Held) -> Ending:
@@ -249,7 +256,7 @@ def _phases(run: Run, serving: Held) -> Ending:
         journal, budget = adapter.rollouts.journal, adapter.rollouts.budget
         drive.run(check_endpoints(config, lambda *call: note_calls([call], journal, budget)))
     drive.run(serving.open())
-    val = run_seed_pass(adapter, plan.seed_prompt, minibatch_size(config, plan.split))
+    val = run_seed_pass(adapter, plan.split.val, minibatch_size(config, plan.split))
     split = dataclasses.replace(plan.split, val=val)
     if run_dir is not None:
         write_json(run_dir / SPLITS_FILE, plan.split.record(val))
@@ -278,7 +285,7 @@ def _phases(run: Run, serving: Held) -> Ending:
 def _search(run: Run, split: Split, started: float) -> SearchStopped:
     """gepa's search. What it found is in `progress.state`; returned is why it stopped."""
     config = run.config
-    strategies = build_strategies(config, run.adapter, run.reflection, run.history, split)
+    strategies = build_strategies(config, run.adapter, run.reflection, split)
     try:
         optimize(
             seed_candidate={COMPONENT: run.plan.seed_prompt},
@@ -340,7 +347,7 @@ def _write(outcome: Outcome, ending: Ending, run: Run) -> tuple[Outcome, BaseExc
     run short."""
     try:
         if run.adapter.rollouts.replay.used_up:  # else these know more as well
-            run.history.close()
+            run.adapter.history.close()
             run.progress.write_files()
         write_outcome(outcome, run.config)
     except (OSError, Fault) as error:

@@ -1,0 +1,121 @@
+"""Do the endpoints answer, take the key and serve the models? Asked before anything is charged.
+
+The list of models is free of charge; only where it can't tell is a completion of one token sent: to
+the teacher, and to the student where it has several replicas (with one, the seed prompt's first
+rollout is the probe).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from openai import APIStatusError
+
+from verifiers.v1.clients.base import build_async_openai
+from verifiers.v1.configs.client import BaseClientConfig
+from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.faults.failures import MEASURED, Fault, Verdict, judge_error
+from verifiers.v1.gepa.faults.privacy import keys_of, scrub
+from verifiers.v1.gepa.faults.retries import Retries
+from verifiers.v1.gepa.record.usage import reported_usage
+from verifiers.v1.types import Usage
+
+SECONDS = 60.0
+"""How long one question may take."""
+
+
+Count = Callable[[str, Usage | None], None]
+"""Takes role and usage of an answered call."""
+
+
+async def check_endpoints(config: GEPAConfig, count: Count) -> None:
+    """Raise `Fault`, naming endpoint and cause, where a run could only fail. Completions that were
+    paid for are handed to `count`."""
+    model, teacher = config.teacher
+    replicas = config.endpoints
+    await asyncio.gather(
+        *(
+            _check("student", config.student, one, config, len(replicas) > 1, count)
+            for one in replicas
+        ),
+        _check("teacher", model, teacher, config, True, count),
+    )
+
+
+@dataclass(frozen=True)
+class Reachable:
+    """One question to an endpoint: whether it answered and, if asked, lists the model."""
+
+    verdict: Verdict
+    served: Literal["listed", "unlisted", "unknown"] = "unknown"
+    retry_after: float | None = None
+
+
+async def _check(
+    role: str,
+    model: str,
+    client: BaseClientConfig,
+    config: GEPAConfig,
+    probe: bool,
+    count: Count,
+) -> None:
+    async def listing() -> Reachable:
+        return await _list_models(model, client)
+
+    async def completion() -> Reachable:
+        return await _complete(model, client, lambda usage: count(role, usage))
+
+    async def ask(question: Callable[[], Awaitable[Reachable]]) -> Reachable:
+        what = f"asking the {role}'s endpoint"
+        answer: Reachable = await Retries(config).policy(what)(question)
+        return answer
+
+    answer = await ask(listing)
+    unsure = answer.verdict is MEASURED and answer.served != "listed"
+    if unsure and (probe or answer.served == "unlisted"):
+        answer = await ask(completion)
+    if answer.verdict.kind != "measured":
+        cause = scrub(answer.verdict.cause, keys_of(config))
+        raise Fault(
+            f"preflight: the {role} {model!r} does not answer: {cause} "
+            f"({client.base_url}; --no-preflight skips this)"
+        )
+
+
+async def _list_models(model: str, client: BaseClientConfig) -> Reachable:
+    try:
+        async with asyncio.timeout(SECONDS), build_async_openai(client) as api:
+            models = [listed.id async for listed in api.models.list()]
+    except APIStatusError as error:
+        # Many servers and keys do completions only; but a wrong key is wrong for both.
+        return Reachable(judge_error(error) if error.status_code == 401 else MEASURED)
+    except TimeoutError:
+        return Reachable(Verdict("transient", f"no answer within {SECONDS:g} seconds"))
+    except (TypeError, AttributeError, ValueError):
+        return Reachable(MEASURED)  # whatever it answered, it is no list of models
+    except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
+        return Reachable(judge_error(error))
+    if not models:
+        return Reachable(MEASURED)
+    return Reachable(MEASURED, "listed" if model in models else "unlisted")
+
+
+async def _complete(
+    model: str, client: BaseClientConfig, count: Callable[[Usage | None], None]
+) -> Reachable:
+    try:
+        async with asyncio.timeout(SECONDS), build_async_openai(client) as api:
+            completion = await api.chat.completions.create(
+                model=model, messages=[{"role": "user", "content": "ping"}], max_tokens=1
+            )
+    except TimeoutError:
+        return Reachable(Verdict("transient", f"no answer within {SECONDS:g} seconds"))
+    except APIStatusError as error:
+        # A parameter that this model does not take is no reason to doubt that it is there.
+        odd = error.status_code in (400, 422)
+        return Reachable(MEASURED if odd else judge_error(error))
+    except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
+        return Reachable(judge_error(error))
+    count(reported_usage(completion))
+    return Reachable(MEASURED)

@@ -1,0 +1,105 @@
+"""What goes out with every request, checked before the first: keys, addresses, parameters.
+
+Each check raises `ConfigError` with one line that says what is wrong and what to do about it.
+"""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from verifiers.v1.configs.agent import agent_config_fields
+from verifiers.v1.configs.client import resolve_api_key
+from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.faults.privacy import SECRET_NAME, clients_of
+from verifiers.v1.gepa.prepare.checks import ConfigError
+from verifiers.v1.types import SamplingConfig
+
+
+def check_secrets(config: GEPAConfig) -> None:
+    """The config and every trace are written to files, with the clients' headers and URLs."""
+    for url in config.task_endpoints:
+        _check_url("task-endpoints", "client", url)
+    for name, client in clients_of(config):
+        flag = name.replace("_", "-")
+        for header in client.headers:
+            if SECRET_NAME.search(header):
+                raise ConfigError(
+                    f"--{flag}.headers holds {header!r}, whose value would be written to the run's "
+                    "files: put it into an environment variable and name that with "
+                    f"--{flag}.headers-from-env"
+                )
+        _check_url(f"{flag}.base-url", flag, client.base_url)
+        key = resolve_api_key(client)
+        if key != key.strip() or not key.isprintable():
+            raise ConfigError(
+                f"the key in {client.api_key_var} starts or ends with a blank or line break, which "
+                "no HTTP header can hold: strip it"
+            )
+
+
+def check_sampling(config: GEPAConfig) -> None:
+    """Sampling passes on any key, also those that are the run's own part of a request: with these
+    it would measure something else than it says, or fail in every rollout."""
+    for flag, sampling, instead in _samplings(config):
+        for name, value in (sampling.model_extra or {}).items():
+            if "headers" in name:
+                raise ConfigError(f"--{flag}.{name}: headers belong to the client, not to sampling")
+            if name not in instead or value is None or _is_default(name, value):
+                continue
+            raise ConfigError(f"--{flag}.{name} is no sampling of this run: {instead[name]}")
+
+
+def _samplings(config: GEPAConfig) -> Iterator[tuple[str, SamplingConfig, dict[str, str]]]:
+    """Each block of sampling, its flag, and what to do instead of setting the keys that it can't
+    hold."""
+    common = {"stream": "leave it out, an answer is read as its reader needs it"}
+    students = {
+        "messages": "the conversation is the task's, and the prompt to start from is "
+        "--initial-prompt",
+        "n": "several rollouts are --rollouts-per-task",
+    }
+    yield "sampling", config.sampling, {**common, **students, "model": "choose it with --model"}
+    for name, agent in agent_config_fields(config).items():
+        if agent.sampling is not None:
+            model = {"model": f"choose it with --{name}.model"}
+            yield f"{name}.sampling", agent.sampling, {**common, **students, **model}
+    teachers = {
+        "messages": "the teacher's request is the run's, and --reflection-columns adds to it",
+        "n": "several proposals are --proposals-per-iteration",
+        "model": "choose it with --reflection-model",
+    }
+    yield "reflection-sampling", config.reflection_sampling, {**common, **teachers}
+
+
+def _is_default(name: str, value: object) -> bool:
+    """Whether it says what holds anyway."""
+    if name == "stream":
+        return value is False
+    return name == "n" and not isinstance(value, bool) and value == 1
+
+
+def check_limits(config: GEPAConfig) -> None:
+    """A limit that leaves no room would end every rollout at once."""
+    for agent_name, agent in agent_config_fields(config).items():
+        for name in ("max_turns", "max_input_tokens", "max_output_tokens", "max_total_tokens"):
+            limit = getattr(agent, name)
+            if limit is not None and limit < 1:
+                flag = f"{agent_name}.{name}".replace("_", "-")
+                raise ConfigError(f"--{flag} {limit} allows nothing: give at least 1, or None")
+
+
+def _check_url(option: str, client: str, address: str) -> None:
+    try:
+        url = urlsplit(address)
+        reachable = url.scheme in ("http", "https") and url.hostname and url.port != 0
+        reachable = reachable and address.isprintable() and " " not in address
+    except ValueError:
+        reachable = False
+    if not reachable:
+        raise ConfigError(
+            f"--{option} must be an address like http://localhost:8000/v1, with its scheme and host"
+        )
+    if url.username or url.password or SECRET_NAME.search(url.query):
+        raise ConfigError(
+            f"--{option} holds a key or password, which would be written to the run's files: send "
+            f"it as a header named in --{client}.headers-from-env"
+        )
