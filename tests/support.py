@@ -4,6 +4,7 @@ readers of what a run wrote."""
 import itertools
 import json
 import os
+import shutil
 import sys
 import threading
 import zlib
@@ -29,6 +30,34 @@ BASE += ["--proposals-per-iteration", "1", "--phase", "optimize"]
 """4 train and 4 val tasks, minibatches of 2: the seed's val pass is 4 rollouts, a proposal 4, its
 val pass 4. The search alone, one proposal after the other."""
 
+TEN = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val", "10"]
+TEN += [
+    "--proposals-per-iteration",
+    "1",
+    "--num-test",
+    "0",
+    "--phase",
+    "optimize",
+    "--taskset.size",
+    "14",
+    "--reflection-minibatch-size",
+    "2",
+]
+
+FULL = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val", "6"]
+FULL += ["--num-test", "8", "--taskset.size", "18", "--reflection-minibatch-size", "2"]
+FULL += ["--proposals-per-iteration", "1", "--max-total-rollouts", "20"]
+"""Train 0-3, val 4-9, test 10-17; the seed's val pass is 6, an accepted proposal 4 + 6, so 16 are
+spent on the first and 4 on one that is rejected."""
+
+LARGE = [*BASE[:4], "--num-train", "12", "--num-val", "6", "--num-test", "0"]
+LARGE += ["--taskset.size", "24", "--reflection-minibatch-size", "2", "--phase", "optimize"]
+"""12 train and 6 val tasks, minibatches of 2."""
+
+FOUR = ["--proposals-per-iteration", "4", "--accepted-per-iteration", "None"]
+
+SAME = ("candidates.json", "run_log.json", "best_system_prompt.txt", "splits.json")
+"""Files that a resumed run must end with, byte for byte like one that was not cut short."""
 
 SCHEMA = json.loads((ROOT / "docs/result.schema.json").read_bytes())
 """What every result.json must look like."""
@@ -41,6 +70,13 @@ def fenced(text: str) -> str:
 def good_student(request: Request) -> str:
     """Right if and only if the system prompt holds GOOD."""
     return "right" if "GOOD" in request.system else "wrong"
+
+
+def mostly_good(request: Request) -> str:
+    """Like `good_student`, but the seed prompt is right on some tasks and GOOD wrong on one."""
+    if request.user in {"question 4", "question 10", "question 11"}:
+        return "right" if "GOOD" not in request.system else "wrong"
+    return good_student(request)
 
 
 def good_teacher() -> Callable[[Request], str]:
@@ -119,6 +155,22 @@ def run(endpoint: Endpoint, folder: Path, *args: str, base: list[str] | None = N
     return Run(status, folder / name)
 
 
+def resume(endpoint: Endpoint, done: Run, *args: str, base: list[str] | None = None) -> Run:
+    """The same command again on the directory of `done`, with `--resume`."""
+    name = ["--run.name", done.folder.name, "--resume"]
+    return run(endpoint, done.folder.parent, *name, *args, base=base)
+
+
+def resumed(endpoint: Endpoint, done: Run, *args: str, base: list[str] | None = None) -> Run:
+    return Run(resume(endpoint, done, *args, base=base).status, done.folder)
+
+
+def copy(done: Run, name: str) -> Run:
+    folder = done.folder.with_name(name)
+    shutil.copytree(done.folder, folder)
+    return Run(0, folder)
+
+
 def placed(endpoint: Endpoint, folder: Path, name: str) -> list[str]:
     """The flags of a run named `name` below `folder`, against `endpoint`."""
     where = ["--client.base-url", endpoint.url, "-o", str(folder), "--run.name", name]
@@ -160,15 +212,24 @@ def command_env(endpoint: Endpoint, **extra: str) -> dict[str, str]:
 
 __all__ = [
     "BASE",
+    "FOUR",
+    "FULL",
+    "LARGE",
     "ROOT",
+    "SAME",
+    "TEN",
     "Endpoint",
     "Reply",
     "Request",
     "Run",
     "command_env",
+    "copy",
     "fenced",
     "good_student",
     "good_teacher",
+    "mostly_good",
+    "resume",
+    "resumed",
     "run",
     "scripted",
     "steady",

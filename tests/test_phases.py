@@ -9,15 +9,17 @@ from pathlib import Path
 import pytest
 
 from tests.forks import Forks
-from tests.record.test_resume import resumed
 from tests.support import (
+    FULL,
     Reply,
     Request,
     Run,
     command_env,
     fenced,
     good_student,
+    mostly_good,
     placed,
+    resumed,
     run,
     scripted,
     student_requests,
@@ -25,21 +27,8 @@ from tests.support import (
 )
 from verifiers.v1.cli.eval.main import main as vf_eval
 
-FULL = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val", "6"]
-FULL += ["--num-test", "8", "--taskset.size", "18", "--reflection-minibatch-size", "2"]
-FULL += ["--proposals-per-iteration", "1", "--max-total-rollouts", "20"]
-"""Train 0-3, val 4-9, test 10-17; the seed's val pass is 6, an accepted proposal 4 + 6, so 16 are
-spent on the first and 4 on one that is rejected."""
-
 VAL = {f"question {number}" for number in range(4, 10)}
 TEST = {f"question {number}" for number in range(10, 18)}
-
-
-def mostly_good(request: Request) -> str:
-    """Like `good_student`, but the seed prompt is right on some tasks and GOOD wrong on one."""
-    if request.user in {"question 4", "question 10", "question 11"}:
-        return "right" if "GOOD" not in request.system else "wrong"
-    return good_student(request)
 
 
 def test_the_full_protocol(tmp_path: Path) -> None:

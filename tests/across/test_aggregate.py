@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from statsmodels.stats.multitest import multipletests
 
-from tests.support import Reply, run, scripted
-from tests.test_phases import FULL, mostly_good
+from tests.support import FULL, Reply, mostly_good, run, scripted
 from verifiers.v1.cli.gepa_aggregate import main
 from verifiers.v1.gepa.across.aggregate import COLUMNS, aggregate, find_results
 from verifiers.v1.utils.statistics import hierarchical_interval, permutation_p

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from tests.forks import Forks
-from tests.record.test_resume import copy, resumed
 from tests.support import (
     Reply,
     Request,
     Run,
     command_env,
+    copy,
     placed,
+    resumed,
     run,
     scripted,
     steady,

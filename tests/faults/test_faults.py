@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from tests.record.test_resume import resumed
 from tests.support import (
+    TEN,
     Endpoint,
     Reply,
     Request,
     good_student,
+    resumed,
     run,
     scripted,
     student_requests,
@@ -211,21 +212,6 @@ def test_a_refused_prompt_is_the_worst_score_on_any_scale(tmp_path: Path) -> Non
 
 
 # Tasks that can't be measured
-
-
-TEN = ["board-v1", "--local", "-m", "student", "--num-train", "4", "--num-val", "10"]
-TEN += [
-    "--proposals-per-iteration",
-    "1",
-    "--num-test",
-    "0",
-    "--phase",
-    "optimize",
-    "--taskset.size",
-    "14",
-    "--reflection-minibatch-size",
-    "2",
-]
 
 
 def broken(*questions: str) -> list[str]:

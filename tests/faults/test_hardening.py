@@ -10,8 +10,17 @@ from pathlib import Path
 import pytest
 
 import verifiers.v1 as vf
-from tests.record.test_resume import resumed
-from tests.support import BASE, Reply, Request, Run, command_env, good_student, run, scripted
+from tests.support import (
+    BASE,
+    Reply,
+    Request,
+    Run,
+    command_env,
+    good_student,
+    resumed,
+    run,
+    scripted,
+)
 from verifiers.v1.cli.gepa import main
 from verifiers.v1.gepa.dataset import content_hash
 from verifiers.v1.gepa.prepare.checks import ConfigError

@@ -10,8 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.record.test_resume import resumed
-from tests.support import BASE, Reply, Request, Run, fenced, good_student, run, scripted, turns
+from tests.support import (
+    BASE,
+    Reply,
+    Request,
+    Run,
+    fenced,
+    good_student,
+    resumed,
+    run,
+    scripted,
+    turns,
+)
 from verifiers.v1.cli.gepa import main
 from verifiers.v1.gepa.record.replay import Replay
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import socket
 import sys
 from pathlib import Path
@@ -12,12 +11,16 @@ import pytest
 from filelock import FileLock
 
 from tests.support import (
+    SAME,
     Endpoint,
     Reply,
     Request,
     Run,
+    copy,
     fenced,
     good_student,
+    resume,
+    resumed,
     run,
     scripted,
     steady,
@@ -25,10 +28,6 @@ from tests.support import (
 )
 from verifiers.v1.cli.gepa import main
 from verifiers.v1.gepa.record.journal import drop_torn_line
-
-SAME = ("candidates.json", "run_log.json", "best_system_prompt.txt", "splits.json")
-"""Files that a resumed run must end with, byte for byte like one that was not cut short."""
-
 
 STEADY = ["board-v1", "--local", "-m", "student", "--num-train", "6", "--num-val", "6"]
 STEADY += ["--proposals-per-iteration", "4", "--accepted-per-iteration", "None"]
@@ -42,22 +41,6 @@ STEADY += [
     "--max-total-rollouts",
     "60",
 ]
-
-
-def resume(endpoint: Endpoint, done: Run, *args: str, base: list[str] | None = None) -> Run:
-    """The same command again on the directory of `done`, with `--resume`."""
-    name = ["--run.name", done.folder.name, "--resume"]
-    return run(endpoint, done.folder.parent, *name, *args, base=base)
-
-
-def resumed(endpoint: Endpoint, done: Run, *args: str, base: list[str] | None = None) -> Run:
-    return Run(resume(endpoint, done, *args, base=base).status, done.folder)
-
-
-def copy(done: Run, name: str) -> Run:
-    folder = done.folder.with_name(name)
-    shutil.copytree(done.folder, folder)
-    return Run(0, folder)
 
 
 def test_a_larger_budget_goes_on_where_the_record_ends(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from markupsafe import Markup
 
-from tests.record.test_resume import resumed
-from tests.support import Reply, Request, Run, good_student, run, scripted
+from tests.support import Reply, Request, Run, good_student, resumed, run, scripted
 from verifiers.v1.cli.gepa_report import main as gepa_report
 from verifiers.v1.gepa.report.data import Result, RunData, read_run
 from verifiers.v1.gepa.report.outcome import TESTED_BEFORE

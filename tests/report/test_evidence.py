@@ -10,20 +10,21 @@ from pathlib import Path
 import pytest
 
 from tests.forks import Forks
-from tests.record.test_resume import resumed
 from tests.support import (
+    FULL,
     Reply,
     Request,
     Run,
     command_env,
     good_student,
+    mostly_good,
     placed,
+    resumed,
     run,
     scripted,
     teacher_requests,
     turns,
 )
-from tests.test_phases import FULL, mostly_good
 from verifiers.v1.gepa.faults.failures import Verdict
 from verifiers.v1.gepa.faults.retries import Troubles, retry_policy
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from tests.record.test_resume import resumed
 from tests.support import (
     BASE,
     Endpoint,
@@ -14,6 +13,7 @@ from tests.support import (
     Run,
     fenced,
     good_student,
+    resumed,
     run,
     scripted,
     student_requests,

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.record.test_resume import resumed
-from tests.support import BASE, Reply, Request, fenced, good_student, run, scripted, steady
+from tests.support import BASE, Reply, Request, fenced, good_student, resumed, run, scripted, steady
 
 HALVES = [*BASE[:4], "--num-train", "4", "--num-val", "8", "--num-test", "0", "--phase", "optimize"]
 HALVES += ["--taskset.size", "12", "--reflection-minibatch-size", "4", "--max-attempts", "1"]

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.record.test_resume import resumed
 from tests.support import (
-    BASE,
+    FOUR,
+    LARGE,
     Endpoint,
     Reply,
     Request,
     fenced,
     good_student,
+    resumed,
     run,
     scripted,
     steady,
@@ -23,12 +24,6 @@ from tests.support import (
     student_requests,
     teacher_requests,
 )
-
-LARGE = [*BASE[:4], "--num-train", "12", "--num-val", "6", "--num-test", "0"]
-LARGE += ["--taskset.size", "24", "--reflection-minibatch-size", "2", "--phase", "optimize"]
-"""12 train and 6 val tasks, minibatches of 2."""
-
-FOUR = ["--proposals-per-iteration", "4", "--accepted-per-iteration", "None"]
 
 
 def moody_student(request: Request) -> str:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.test_faults import TEN
-from tests.record.test_resume import resumed
 from tests.support import (
+    TEN,
     Reply,
     Request,
     Run,
     good_student,
+    resumed,
     run,
     scripted,
     steady,

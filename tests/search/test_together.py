@@ -7,9 +7,18 @@ from typing import Any
 
 import pytest
 
-from tests.record.test_resume import resumed
-from tests.search.test_parallel import FOUR, LARGE
-from tests.support import BASE, Reply, Request, fenced, good_student, run, scripted
+from tests.support import (
+    BASE,
+    FOUR,
+    LARGE,
+    Reply,
+    Request,
+    fenced,
+    good_student,
+    resumed,
+    run,
+    scripted,
+)
 
 BROKEN = Reply.error(500, "broken")
 ONCE = ["--max-attempts", "1", "--max-dropped-fraction", "0.5"]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.record.test_resume import resumed
 from tests.support import (
     Endpoint,
     Reply,
@@ -20,6 +19,7 @@ from tests.support import (
     fenced,
     good_student,
     good_teacher,
+    resumed,
     run,
     scripted,
     turns,

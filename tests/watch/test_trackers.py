@@ -6,8 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.record.test_resume import SAME, resumed
-from tests.support import run, scripted
+from tests.support import SAME, resumed, run, scripted
 
 STUB = """
 calls = []
