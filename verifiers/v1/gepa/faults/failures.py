@@ -2,66 +2,68 @@
 
 A score is a measurement. verifiers reads a reward of 0 for an episode that the provider never
 answered, so the number alone never tells a fault from a bad answer: `judge_episode` looks at what
-the episode recorded and says *measured* (the model did this), *transient* (trying again may help)
-or *permanent* (trying again can't), with the cause in words. `judge_error` does the same for an
-exception of the teacher's client.
+the episode recorded and says *measured* (the model did this), *transient* (trying again may help),
+*permanent* (trying again can't) or *refused* (it may be this request's fault or every request's:
+`refused.py` decides), with the cause in words. `judge_error` does the same for an exception of the
+teacher's client.
 """
 
 import math
 import re
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from email.utils import parsedate_to_datetime
 from typing import Literal
 
 import httpx
 import openai
 
 from verifiers.v1.episode import Episode
+from verifiers.v1.gepa.faults.refusals import Refusal, read_refusal
+from verifiers.v1.gepa.faults.signs import Meaning, meaning_of
 from verifiers.v1.trace import Error, Trace
 
-Kind = Literal["measured", "transient", "permanent"]
+Kind = Literal["measured", "transient", "permanent", "refused"]
 
 THROTTLED = 429
-TRANSIENT_STATUS = frozenset({408, 409, THROTTLED})
-CONTEXT_STATUS = frozenset({400, 413})
+TRANSIENT_STATUS = frozenset({408, 409, 425, THROTTLED})
+DENIED_STATUS = frozenset({401, 402, 403})
+REFUSED_STATUS = frozenset({400, 413, 422})
+"""What one request may get for itself alone, unless its words say more."""
 
-QUOTA = re.compile(
-    r"insufficient_quota|exceeded your (current )?quota|plan and billing|"
-    r"billing[_ ]?(hard|not|limit)|payment required|insufficient (funds|balance|credits?)|"
-    r"credit balance|out of credits",
-    re.IGNORECASE,
-)
-TRY_LATER = re.compile(
-    r"\b(re)?try (again )?in\b|retry-?_?(after|delay)|per minute|per second", re.I
-)
-"""Providers say with 429 both "too fast" and "no money left"; only the text tells. One that says
-when to try again means "too fast", even where it advertises its billing page."""
+SDK_STATUS = re.compile(r"\bError code: (\d{3})\b")
+"""How the OpenAI SDK begins the text of a refusal."""
 
-DENIED = re.compile(r"Error code: (401|402|403)\b|insufficient_quota")
-"""How the OpenAI SDK words a permanent refusal."""
-
-CONTENT_FILTER = re.compile(
-    r"content[_ ]?(filter|policy|management)|safety (system|filter|policy)|moderation",
-    re.IGNORECASE,
-)
-CONTEXT_LENGTH = re.compile(
-    r"context[_ ]length|context window|maximum context|prompt is too long|"
-    r"request_too_large|entity too large|too many tokens|maximum number of tokens|"
-    r"reduce the length of the messages|maximum prompt length",
-    re.IGNORECASE,
-)
+KINDS: dict[Meaning, Kind] = {
+    "too long": "measured",
+    "filtered": "measured",
+    "throttled": "transient",
+    "throttled for long": "permanent",
+    "no money": "permanent",
+    "bad parameter": "refused",
+    "bad key": "permanent",
+    "no model": "permanent",
+}
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an episode or a call was worth. `scored` is false for a measured failure that never
-    reached the rewards (a prompt that the provider's content filter refused): it is as bad as
-    anything measured, and never better than 0, which on some scales is the best score there is."""
+    """What an episode or a call was worth."""
 
     kind: Kind
     cause: str = ""
     status: int | None = None
     scored: bool = True
+    """False for a measured failure that never reached the rewards (a prompt that the provider's
+    content filter refused): it is as bad as anything measured, and never better than 0, which on
+    some scales is the best score there is."""
+    meaning: str = ""
+    """What the provider's words say (`signs.Meaning`), empty where they are not known."""
+    parameter: str = ""
+    """The parameter that the provider refused, empty where it named none."""
+    wait: float | None = None
+    """Seconds that the provider asks to wait, None where it does not say."""
 
 
 LARGEST_REWARD = 1e100
@@ -94,7 +96,9 @@ def was_throttled(episode: Episode) -> bool:
     """Whether any of the episode's calls was refused for going too fast, even if it got through in
     the end."""
     return any(
-        call.error is not None and call.error.status_code == THROTTLED
+        call.error is not None
+        and call.error.status_code == THROTTLED
+        and judge_status(THROTTLED, call.error.message).kind == "transient"
         for trace in episode.traces
         for call in trace.calls
     )
@@ -115,8 +119,9 @@ def _judge_trace(trace: Trace) -> Verdict:
         return Verdict("transient", f"no model call was made (the rollout ended by {stop})")
     error = trace.calls[-1].error
     assert error is not None  # no call succeeded
-    if not _is_overflow(error.status_code, error.message):
-        return _judge_recorded([error])
+    verdict = _judge_recorded([error])
+    if verdict.meaning != "too long":
+        return verdict
     # A prompt longer than the context window leaves no error on the trace, only on its call.
     judged = _judge_rewards(trace)
     return replace(judged, cause=_one_line(error.message)) if judged is MEASURED else judged
@@ -133,43 +138,89 @@ def _judge_rewards(trace: Trace) -> Verdict:
     return MEASURED
 
 
-def _is_overflow(status: int | None, message: str) -> bool:
-    return status in CONTEXT_STATUS and CONTEXT_LENGTH.search(message) is not None
-
-
 def _judge_recorded(errors: Sequence[Error]) -> Verdict:
     if not errors:
         return Verdict("transient", "the rollout failed without a recorded error")
     error = errors[-1]
-    if error.type != "ProviderError":
-        # A judge inside a reward reaches us as the task's error; its key won't get any better.
-        denied = error.type == "TaskError" and DENIED.search(error.message)
-        return Verdict("permanent" if denied else "transient", _words([error]))
-    return judge_status(error.status_code, error.message)
+    if error.type == "ProviderError":
+        return judge_status(error.status_code, error.message)
+    judged = SDK_STATUS.search(error.message) if error.type == "TaskError" else None
+    if judged is None:
+        return Verdict("transient", _words([error]))
+    # A judge inside a reward reaches us as the task's error. Its key won't get any better; what it
+    # refuses about this rollout says nothing about the student.
+    verdict = judge_status(int(judged[1]), error.message)
+    hopeless = verdict.meaning or verdict.status in DENIED_STATUS
+    kind: Kind = "permanent" if verdict.kind == "permanent" and hopeless else "transient"
+    status = THROTTLED if verdict.meaning == "throttled" else None
+    return Verdict(kind, _words([error]), status, wait=verdict.wait)
 
 
 def judge_status(status: int | None, message: str) -> Verdict:
     """The verdict on a provider's refusal, by HTTP status and text."""
-    cause = f"{status or 'error'}: {_one_line(message)}"
-    if status in (400, THROTTLED) and QUOTA.search(message) and not TRY_LATER.search(message):
-        return Verdict("permanent", cause, status)
-    if _is_overflow(status, message):
-        return Verdict("measured", cause, status, scored=False)
-    if status == 400 and CONTENT_FILTER.search(message):
-        return Verdict("measured", cause, status, scored=False)
-    if status is None or status in TRANSIENT_STATUS or status >= 500:
-        return Verdict("transient", cause, status)
-    return Verdict("permanent", cause, status)
+    return judge_refusal(read_refusal(status, message), message)
+
+
+def judge_refusal(refusal: Refusal, message: str) -> Verdict:
+    """The verdict on a refusal: by what its codes and words say, else by its status. One that asks
+    to wait, however it advertises its billing page, is no used-up quota."""
+    status, meaning = refusal.status, meaning_of(refusal)
+    if meaning is not None:
+        kind = KINDS[meaning]
+    elif status is None or status in TRANSIENT_STATUS or status >= 500:
+        kind = "transient"
+    elif status in REFUSED_STATUS:
+        kind = "refused"
+    else:
+        kind = "permanent"
+    return Verdict(
+        kind,
+        cause=f"{status or 'error'}: {_one_line(message)}",
+        status=status,
+        scored=kind != "measured",
+        meaning=meaning or "",
+        parameter=refusal.parameter,
+        wait=refusal.wait,
+    )
 
 
 def judge_error(error: Exception) -> Verdict:
     """The verdict on an exception of a model call made by us (the teacher's)."""
     if isinstance(error, openai.APIStatusError):
-        return judge_status(error.status_code, str(error))
+        verdict = judge_status(error.status_code, str(error))
+        asked = _retry_after(error.response.headers)
+        return verdict if asked is None else replace(verdict, wait=asked)
     if isinstance(error, openai.APIConnectionError | httpx.TransportError | OSError):
         cause = error.__cause__ or error
         return Verdict("transient", f"{type(cause).__name__}: {_one_line(str(cause))}")
     return Verdict("transient", f"{type(error).__name__}: {_one_line(str(error))}")
+
+
+def _retry_after(headers: httpx.Headers) -> float | None:
+    """Seconds that the headers of an answer ask to wait."""
+    asked = headers.get("retry-after", "")
+    try:
+        return float(headers["retry-after-ms"]) / 1000
+    except (KeyError, ValueError):
+        pass
+    try:
+        return float(asked)
+    except ValueError:
+        pass
+    try:  # the header's other form, a date
+        return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
+    except (TypeError, ValueError):
+        return None
+
+
+def within(verdict: Verdict, patience: float) -> Verdict:
+    """`verdict`, as a permanent one where the provider throttles and asks to wait for longer than
+    `patience` seconds."""
+    waits = verdict.kind == "transient" and verdict.status == THROTTLED
+    if not waits or verdict.wait is None or verdict.wait <= patience:
+        return verdict
+    cause = f"{verdict.cause} (it asks to wait {verdict.wait:.0f} seconds)"
+    return replace(verdict, kind="permanent", cause=cause, meaning="throttled for long")
 
 
 def _words(errors: Sequence[Error]) -> str:

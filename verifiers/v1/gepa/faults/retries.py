@@ -41,22 +41,18 @@ class Attempt(Protocol):
     @property
     def verdict(self) -> Verdict: ...
 
-    @property
-    def retry_after(self) -> float | None:
-        """Seconds that the provider asked to wait, if it did."""
-
 
 class Retries:
     """The retry policy of one kind of operation in a run, with what went wrong so far."""
 
     def __init__(self, config: GEPAConfig) -> None:
         self.troubles = Troubles()
+        self.patience = config.throttle_patience
         self._attempts = config.max_attempts
-        self._patience = config.throttle_patience
 
     def policy(self, what: str) -> AsyncRetrying:
         """`retry_policy` for one operation."""
-        return retry_policy(self._attempts, self._patience, what, self.troubles)
+        return retry_policy(self._attempts, self.patience, what, self.troubles)
 
 
 def retry_policy(attempts: int, patience: float, what: str, troubles: Troubles) -> AsyncRetrying:
@@ -118,7 +114,7 @@ def _is_round(count: int) -> bool:
 
 
 def _pause(state: RetryCallState) -> float:
-    asked = _outcome(state).retry_after or 0.0
+    asked = _outcome(state).verdict.wait or 0.0
     return max(_backoff(state), min(asked, LONGEST_RETRY_AFTER))
 
 

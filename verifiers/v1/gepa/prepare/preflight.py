@@ -49,7 +49,6 @@ class Reachable:
 
     verdict: Verdict
     served: Literal["listed", "unlisted", "unknown"] = "unknown"
-    retry_after: float | None = None
 
 
 async def _check(

@@ -63,6 +63,8 @@ class Replay:
         """Episodes of the record that were not measured."""
         self.charged = 0
         """Rollouts of the record that count against the budget."""
+        self.answered = False
+        """Whether the model answered any rollout of the record."""
         self.calls: Calls = []
         """The answered calls of episodes that were not measured, and those that are on record by
         themselves."""
@@ -119,6 +121,10 @@ class Replay:
         self._rollouts_left -= recorded is not None and phase == "optimize"
         return occurrence, recorded
 
+    def forget(self, phase: str, candidate: str, task: str) -> None:
+        """The last `rollout` of these brought nothing, and does not count."""
+        self._asked[phase, candidate, task] -= 1
+
     def take_rest(self) -> list[Recorded]:
         """The rollouts of the phases after the search that were not asked for; they are no longer
         held."""
@@ -151,6 +157,7 @@ class Replay:
         stamp = Stamp.model_validate(row["gepa"])
         calls = list(recorded_calls(row))
         self.charged += stamp.charged
+        self.answered |= stamp.verdict == "measured" and not stamp.cause
         if stamp.verdict == "measured":
             key = (stamp.phase, stamp.candidate, stamp.task)
             stored = Stored(row["id"], path, offset, size)

@@ -61,6 +61,8 @@ class Measurement:
     """Whether it ran now, or comes from the record or the cache."""
     reused: bool = False
     """Whether the search had it before."""
+    refused: bool = False
+    """Whether the endpoint refused it, and nothing tells yet whether it refuses everything."""
 
     def episode(self) -> WireEpisode:
         """The episode as a reader of the record sees it, whether it ran now or then: what the

@@ -44,7 +44,7 @@ class Rollouts:
         self.replay = replay
         self._keys = Keys()
         self._recall = Recall(self._keys, budget, replay, cache)
-        self.trials = Trials(env, config, self._keys, budget, journal, cache)
+        self.trials = Trials(env, config, self._keys, budget, journal, replay, cache)
         limit = config.reuse_rollouts
         self._reuse: Reuse | None = None if limit is None else Reuse(limit)
         self.live_phases: tuple[Phase, ...] = PHASES if config.phase == "all" else (config.phase,)
@@ -126,6 +126,10 @@ class Rollouts:
         """Count what the record holds of the phases after the search and this run did not ask for
         again: rollouts of another deployed prompt, paid for all the same. How many, by phase."""
         return self._recall.rest()
+
+    def forget(self, job: Job) -> None:
+        """The last time that the job was asked for brought nothing, and does not count."""
+        self.replay.forget(*self._keys.job(job))
 
     def _check_live(self, phase: Phase, step: str) -> None:
         """Raise where this batch must not go out: its phase is not to be run, or the record of the

@@ -34,9 +34,11 @@ def run_seed_pass(adapter: GEPAAdapter, val: Sequence[Task], minibatch: int) -> 
     keep = adapter.reads("val")
     jobs = [Job(prompt, task, "val", keep=keep) for _ in range(adapter.repeats) for task in tasks]
     resumed = not rollouts.replay.used_up
-    measured = [] if resumed else _pilots(adapter, jobs, len(tasks))
-    measured += adapter.drive.run(rollouts.measure(jobs[len(measured) :], STEP))
-    measured = rollouts.with_floor(measured)
+    pilots = {} if resumed else _pilots(adapter, jobs, len(tasks))
+    others = [job for position, job in enumerate(jobs) if position not in pilots]
+    rest = iter(adapter.drive.run(rollouts.measure(others, STEP)))
+    every = [pilots.get(position) or next(rest) for position in range(len(jobs))]
+    measured = rollouts.with_floor(every)
     by_task = [measured[position :: len(tasks)] for position in range(len(tasks))]
 
     _check_answers(measured)
@@ -88,17 +90,26 @@ def _warn_of_blindness(adapter: GEPAAdapter, minibatch: int, scores: list[float]
         )
 
 
-def _pilots(adapter: GEPAAdapter, jobs: list[Job], tasks: int) -> list[Measurement]:
-    """The first rollouts, one by one, up to the first that is measured."""
-    measured: list[Measurement] = []
-    for job in jobs:
+def _pilots(adapter: GEPAAdapter, jobs: list[Job], tasks: int) -> dict[int, Measurement]:
+    """The first rollouts, one by one, up to the first that is measured, by position. One that is
+    refused before anything was answered is asked again with the others."""
+    measured: dict[int, Measurement] = {}
+    refused: list[Measurement] = []
+    for position, job in enumerate(jobs):
         seen = replace(job, keep=True)
         (measurement,) = adapter.drive.run(adapter.rollouts.measure([seen], STEP))
+        if measurement.refused:
+            adapter.rollouts.forget(seen)
+            refused.append(measurement)
+            continue
+        measured[position] = measurement
         if measurement.episode_id:
             _check_arrival(job, measurement)
-            return [*measured, measurement if job.keep else replace(measurement, source=None)]
-        measured.append(measurement)
-        adapter.unmeasured.check_share(len(measured), tasks, measured[-1].cause)
+            measured[position] = measurement if job.keep else replace(measurement, source=None)
+            return measured
+        adapter.unmeasured.check_share(len(measured), tasks, measurement.cause)
+    if refused:
+        raise Fault(f"the endpoint refused every rollout of {STEP}: {refused[-1].cause}")
     return measured
 
 

@@ -7,20 +7,17 @@ client builder directly, with one client for the whole run.
 """
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
 from typing import Any
 
-from openai import APIStatusError, AsyncOpenAI
+from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
 
 from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.judge import JudgeConfig
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.faults.failures import MEASURED, Verdict, judge_error
+from verifiers.v1.gepa.faults.failures import MEASURED, Verdict, judge_error, within
 from verifiers.v1.gepa.faults.privacy import keys_of, scrub
 from verifiers.v1.gepa.faults.retries import Retries
 from verifiers.v1.gepa.record.usage import reported_usage
@@ -37,7 +34,6 @@ class Answer:
     text: str | None = None
     finish_reason: str | None = None
     usage: Usage | None = None
-    retry_after: float | None = None
     attempts: int = 1
     recorded: bool = False
     """Whether it comes from the record of a resumed run."""
@@ -96,9 +92,8 @@ class Teacher(Judge[str, JudgeConfig]):
         except TimeoutError:
             return Answer(Verdict("transient", f"no answer within {self._timeout:g} seconds"))
         except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
-            verdict = judge_error(error)
-            verdict = replace(verdict, cause=scrub(verdict.cause, self._keys))
-            return Answer(verdict, retry_after=_retry_after(error))
+            verdict = within(judge_error(error), self.retries.patience)
+            return Answer(replace(verdict, cause=scrub(verdict.cause, self._keys)))
         if not isinstance(completion, ChatCompletion):
             return Answer(Verdict("transient", "the endpoint's answer is not a chat completion"))
         usage = reported_usage(completion)
@@ -119,14 +114,3 @@ def _text(message: Any) -> str | None:
         parts = [part.get("text") for part in content if isinstance(part, dict)]
         return "".join(part for part in parts if isinstance(part, str))
     return content if isinstance(content, str) else None
-
-
-def _retry_after(error: Exception) -> float | None:
-    if not isinstance(error, APIStatusError):
-        return None
-    asked = error.response.headers.get("retry-after", "")
-    with contextlib.suppress(ValueError):
-        return float(asked)
-    with contextlib.suppress(ValueError, TypeError):  # the header's other form, a date
-        return max(0.0, parsedate_to_datetime(asked).timestamp() - time.time())
-    return None

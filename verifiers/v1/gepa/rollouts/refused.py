@@ -1,0 +1,47 @@
+"""What a refusal (HTTP 400 and its kin) of a rollout means.
+
+An endpoint that answers other requests with the same settings refuses this prompt on this task:
+that is a measurement, the worst there is. One that refuses everything has a setting that it does
+not take: that stops the run. What an endpoint answered tells which, so refusals are decided at the
+end of their batch, and nothing of them is on record before.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+MOST = 3
+"""Refusals of an endpoint that never answered, before the run stops."""
+
+Decision = Literal["this request", "every request", "unknown"]
+
+
+class Answers:
+    """What the endpoints of a run answered. `before` is whether an earlier process of the run got
+    an answer; it says something only where there is one endpoint."""
+
+    def __init__(self, endpoints: int, before: bool) -> None:
+        self._answering = {0} if before and endpoints == 1 else set()
+        """Endpoints that answered."""
+        self._answered: set[str] = set()
+        """Candidates that were answered."""
+        self._refusals: Counter[int] = Counter()
+        """By endpoint, those since it last answered that count against it."""
+
+    def answered(self, endpoint: int, candidate: str) -> None:
+        """An endpoint answered a candidate's rollout."""
+        self._answering.add(endpoint)
+        self._answered.add(candidate)
+        self._refusals[endpoint] = 0
+
+    def decide(self, endpoint: int, refused: Sequence[str], answers: int) -> Decision:
+        """What an endpoint's refusals of one batch are about, by the candidates that were refused;
+        `answers` are its answers to the others of the batch. Candidates that it answered before
+        and now refuses throughout are a sign that it has changed."""
+        never = endpoint not in self._answering
+        changed = not answers and all(candidate in self._answered for candidate in refused)
+        if never or changed:
+            self._refusals[endpoint] += len(refused)
+        if self._refusals[endpoint] >= MOST:
+            return "every request"
+        return "unknown" if never else "this request"
