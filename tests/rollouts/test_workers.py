@@ -43,7 +43,7 @@ def workers() -> list[int]:
             line = (folder / "cmdline").read_bytes()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent == os.getpid() and b"gepa/worker.py" in line:
+        if parent == os.getpid() and b"rollouts/worker.py" in line:
             found.append(int(folder.name))
     return sorted(found)
 

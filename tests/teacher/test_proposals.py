@@ -68,13 +68,34 @@ def test_no_proposal(reply: str | None, reason: NoProposal) -> None:
     assert extract_prompt(reply, "stop") == reason
 
 
-def test_a_reply_that_the_endpoint_cut_off_is_none_however_complete_it_looks() -> None:
-    whole = "```\nBe kind.\n```"
-    assert extract_prompt(whole, "length") == NoProposal("the reply was cut off at the token limit")
-    assert extract_prompt(whole, "content_filter") == NoProposal(
-        "the reply was cut off by a content filter"
+@pytest.mark.parametrize(
+    ("reason", "what"),
+    [
+        ("length", "the reply was cut off at a limit"),
+        ("max_tokens", "the reply was cut off at a limit"),
+        ("MAX_TOKENS", "the reply was cut off at a limit"),
+        ("model_context_window_exceeded", "the reply was cut off at a limit"),
+        ("content_filter", "the reply was cut off by a content filter"),
+        ("SAFETY", "the reply was cut off by a content filter"),
+        ("sensitive", "the reply was cut off by a content filter"),
+        ("network_error", "the endpoint broke off the reply"),
+        ("insufficient_system_resource", "the endpoint broke off the reply"),
+        ("error", "the endpoint broke off the reply"),
+        ("tool_calls", "the endpoint does not say that the reply is whole"),
+        ("who_knows", "the endpoint does not say that the reply is whole"),
+    ],
+)
+def test_a_reply_that_is_not_whole_is_none_however_complete_it_looks(
+    reason: str, what: str
+) -> None:
+    assert extract_prompt("```\nBe kind.\n```", reason) == NoProposal(
+        f"{what} (finish reason {reason!r})"
     )
-    assert extract_prompt(whole, None) == "Be kind."
+
+
+@pytest.mark.parametrize("reason", ["stop", "STOP", "end_turn", "eos", None])
+def test_a_reply_that_is_whole_is_read(reason: str | None) -> None:
+    assert extract_prompt("```\nBe kind.\n```", reason) == "Be kind."
 
 
 @pytest.mark.parametrize(

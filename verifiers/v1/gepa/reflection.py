@@ -144,9 +144,9 @@ class Reflection:
 
     def _proposal(self, request: Request, shown: Shown, answer: Answer) -> ReflectionProposal:
         """The proposal that an answer holds, recorded and counted."""
-        text = self.replies.judge(answer)
+        text, failed = self.replies.judge(request, answer)
         if not answer.recorded:
-            self._journal.reflection(exchange(request, answer, text))
+            self._journal.reflection(exchange(request, answer, text, failed))
         if answer.verdict == MEASURED:
             self._budget.spending.count("teacher", answer.usage)
         usage = answer.usage

@@ -16,7 +16,7 @@ PARAMETERS = (
 NAMED = re.compile(rf"(?<![\w-])({'|'.join(PARAMETERS)})(?![\w-])")
 INSTEAD = re.compile(rf"use ['\"`]?({'|'.join(PARAMETERS)})['\"`]? instead", re.IGNORECASE)
 LOWER = re.compile(
-    r"too (large|high|big|many)|exceeds?|(must|should|has to) be (less|lower|at most|below|smaller|<)"
+    r"too (large|high|big|many)|exceeds?|(must|should|has to) be (less|lower|below|smaller|<)"
     r"|less than or equal|maximum value|at most",
     re.IGNORECASE,
 )

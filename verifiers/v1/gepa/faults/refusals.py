@@ -61,8 +61,10 @@ def read_refusal(status: int | None, text: str) -> Refusal:
     leaves = list(_leaves(_objects(text)))
     codes = {str(value).lower() for key, value in leaves if key in CODE_KEYS and value}
     named = (value for key, value in leaves if key == "param" and isinstance(value, str))
-    words = " ".join(text.split())
-    return Refusal(status, frozenset(codes), words, next(named, ""), _wait(leaves, words))
+    # Beside the text as it came, its strings as they are meant: quotes in them are escaped.
+    words = " ".join([text, *(v for _, v in leaves if isinstance(v, str))]).split()
+    said = " ".join(words)
+    return Refusal(status, frozenset(codes), said, next(named, ""), _wait(leaves, said))
 
 
 def _objects(text: str, depth: int = 0) -> list[Any]:

@@ -7,6 +7,7 @@ client builder directly, with one client for the whole run.
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,10 +15,11 @@ from typing import Any
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
 
+from direct_chat.finish import finish_of
 from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.judge import JudgeConfig
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.faults.failures import MEASURED, Verdict, judge_error, within
+from verifiers.v1.gepa.faults.failures import MEASURED, Verdict, judge_error, judge_status, within
 from verifiers.v1.gepa.faults.privacy import keys_of, scrub
 from verifiers.v1.gepa.faults.retries import Retries
 from verifiers.v1.gepa.record.usage import reported_usage
@@ -97,14 +99,31 @@ class Teacher(Judge[str, JudgeConfig]):
         if not isinstance(completion, ChatCompletion):
             return Answer(Verdict("transient", "the endpoint's answer is not a chat completion"))
         usage = reported_usage(completion)
-        if not completion.choices:
+        choice = completion.choices[0] if completion.choices else None
+        if failure := _failure(completion, choice):
+            cause = scrub(failure.cause, self._keys)
+            return Answer(within(replace(failure, cause=cause), self.retries.patience), usage=usage)
+        if choice is None:
             return Answer(Verdict("transient", "the endpoint's answer is empty"), usage=usage)
-        choice = completion.choices[0]
         return Answer(MEASURED, _text(choice.message), choice.finish_reason, usage)
 
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.close()
+
+
+def _failure(completion: ChatCompletion, choice: Any) -> Verdict | None:
+    """The verdict on an error that came with HTTP 200, beside the choices or in one; None where
+    there is none."""
+    errors = [getattr(part, "error", None) for part in (choice, completion)]
+    if error := next((error for error in errors if error), None):
+        code = error.get("code") if isinstance(error, dict) else None
+        status = code if isinstance(code, int) and 400 <= code < 600 else 502
+        return judge_status(status, json.dumps({"error": error}, default=str))
+    reason = choice.finish_reason if choice is not None else None
+    if reason is not None and finish_of(reason) == "broken":
+        return Verdict("transient", f"the endpoint broke off its answer (finish reason {reason!r})")
+    return None
 
 
 def _text(message: Any) -> str | None:

@@ -12,14 +12,14 @@ The teacher is asked to end its reply with the whole new prompt in one fenced bl
   the block, which the next bare fence closes.
 - The proposal is the text of the last block, byte for byte between the two fence lines. Text before
   and after the block is commentary; earlier blocks are quotations and drafts.
-- No block, a last block that is not closed, a block of blanks, or a reply that the endpoint says it
-  cut off (finish reason "length") or filtered is no proposal, and neither is a text that is not
-  valid Unicode.
+- No block, a last block that is not closed, a block of blanks, or a reply whose finish reason does
+  not say that it is whole is no proposal, and neither is a text that is not valid Unicode.
 """
 
 import re
 from dataclasses import dataclass
 
+from direct_chat.finish import Finish, finish_of
 from verifiers.v1.utils.texts import is_text
 
 # Possessive where a line could be read in several ways: a reply must not make its reading slow.
@@ -34,6 +34,14 @@ MARK = re.compile(
 """What comes next: reasoning that opens or ends, or a fence."""
 
 
+UNFINISHED: dict[Finish, str] = {
+    "cut": "the reply was cut off at a limit",
+    "filtered": "the reply was cut off by a content filter",
+    "broken": "the endpoint broke off the reply",
+    "unknown": "the endpoint does not say that the reply is whole",
+}
+"""What a reply is that is not whole, by what its finish reason says."""
+
 UNANSWERED = "the teacher's endpoint failed"
 """How the reason begins where there is no reply."""
 
@@ -47,10 +55,8 @@ class NoProposal:
 
 def extract_prompt(reply: str | None, finish_reason: str | None = None) -> str | NoProposal:
     """The new prompt that `reply` holds, by the rule of this module."""
-    if finish_reason == "length":
-        return NoProposal("the reply was cut off at the token limit")
-    if finish_reason == "content_filter":
-        return NoProposal("the reply was cut off by a content filter")
+    if finish_reason is not None and (finish := finish_of(finish_reason)) != "whole":
+        return NoProposal(f"{UNFINISHED[finish]} (finish reason {finish_reason!r})")
     if reply is None or not reply.strip():
         return NoProposal("the reply is empty")
     answer = _without_reasoning(reply)

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import asdict
 from typing import Any
 
+from direct_chat.finish import finish_of
+from verifiers.v1.gepa.faults.advice import advice
 from verifiers.v1.gepa.faults.failures import MEASURED, Fault
 from verifiers.v1.gepa.record.files import REFLECTIONS_FILE
 from verifiers.v1.gepa.record.journal import prompt_digest
@@ -22,6 +24,13 @@ DUPLICATE = "the proposed text is not new in this run"
 MAX_UNUSABLE = 10
 """Replies in a row that may hold no proposal before the run stops."""
 
+MAX_REFUSED = 3
+"""Different requests in a row that the endpoint may refuse before the run stops."""
+
+LIMITED = "the proposed text can't be used"
+
+OPTIONS = "--reflection-sampling."
+
 
 class Replies:
     """Judges the answers of a run in turn. A reply becomes a proposal only if it holds a complete
@@ -36,20 +45,35 @@ class Replies:
         self._known = {prompt_digest(quality.seed_prompt.rstrip())}
         self._unusable_in_row = 0
         self._echoes_in_row = 0
+        self._refused: set[str] = set()
+        """The requests that were refused since the last reply."""
 
-    def judge(self, answer: Answer) -> str | NoProposal:
-        """The text that an answer proposes."""
+    def judge(self, request: Request, answer: Answer) -> tuple[str | NoProposal, bool]:
+        """The text that the answer to a request proposes, and whether the answer is a fault that
+        stops the run, so that a resume has to ask again."""
         self.counts["tried"] += 1
+        refused = answer.verdict.kind == "refused"
+        self._refused = {*self._refused, request.key} if refused else set()
         text = self._usable(answer)
-        if isinstance(text, NoProposal):
-            self._count(answer, text.reason)
-        else:
+        if not isinstance(text, NoProposal):
             self._unusable_in_row = self._echoes_in_row = 0
-        return text
+            return text, False
+        logger.info("no proposal: %s", text.reason)
+        failed = answer.verdict.kind in ("transient", "permanent")
+        if failed or len(self._refused) == MAX_REFUSED:
+            self.counts["failed"] += 1
+            what = advice(answer.verdict, OPTIONS)
+            self.stop = Fault(
+                f"the teacher failed: {answer.verdict.cause} ({self._url})"
+                + (f"; {what}" if what else "")
+            )
+            return text, True
+        self._count(answer, text.reason)
+        return text, False
 
     def _usable(self, answer: Answer) -> str | NoProposal:
         if answer.verdict != MEASURED:
-            refused = answer.verdict.kind == "measured"  # this prompt: too long, or filtered
+            refused = answer.verdict.kind in ("measured", "refused")  # this request
             who = "the teacher refused" if refused else UNANSWERED
             return NoProposal(f"{who}: {answer.verdict.cause}")
         text = extract_prompt(answer.text, answer.finish_reason)
@@ -59,18 +83,13 @@ class Replies:
         if digest in self._known:
             return NoProposal(DUPLICATE)
         if unfit := self.quality.refusal(text):
-            return NoProposal(f"the proposed text can't be used: {unfit}")
+            return NoProposal(f"{LIMITED}: {unfit}")
         self._known.add(digest)
         return text
 
     def _count(self, answer: Answer, reason: str) -> None:
-        """Count an answer without a proposal, and decide whether the run can go on."""
-        logger.info("no proposal: %s", reason)
-        if answer.verdict.kind != "measured":
-            self.counts["failed"] += 1
-            self.stop = Fault(f"the teacher failed: {answer.verdict.cause} ({self._url})")
-            return
-        # The endpoint works; it is the reply that is of no use.
+        """Count an answer without a proposal: the endpoint works, it is the reply that is of no
+        use. Many in a row end the search."""
         echo = reason == DUPLICATE
         self.counts["duplicate" if echo else "unusable"] += 1
         self._unusable_in_row += 1
@@ -85,15 +104,28 @@ class Replies:
             self.stop = SearchStopped(
                 "unusable_replies",
                 f"{MAX_UNUSABLE} replies of the teacher in a row held no proposal (the last: "
-                f"{reason}); read {REFLECTIONS_FILE}, then start another run with another "
-                "--reflection-model, a larger --reflection-sampling.max-tokens, or other "
-                "--max-prompt-chars or --protect if those refused them",
+                f"{reason}); read {REFLECTIONS_FILE}, then start another run with "
+                f"{_remedy(answer, reason)}",
             )
 
 
-def exchange(request: Request, answer: Answer, text: str | NoProposal) -> dict[str, Any]:
-    """A line of `reflections.jsonl`."""
-    failed = answer.verdict.kind != "measured"
+def _remedy(answer: Answer, reason: str) -> str:
+    """What may help against replies like this one."""
+    if answer.verdict.meaning == "too long":
+        return "a smaller --max-reflection-chars or a --reflection-model with a longer context"
+    if what := advice(answer.verdict, OPTIONS):
+        return f"other sampling ({what}) or another --reflection-model"
+    if answer.finish_reason is not None and finish_of(answer.finish_reason) == "cut":
+        return f"another --reflection-model or a larger {OPTIONS}max-tokens"
+    if reason.startswith(LIMITED):
+        return "another --reflection-model, or other --max-prompt-chars or --protect"
+    return "another --reflection-model"
+
+
+def exchange(
+    request: Request, answer: Answer, text: str | NoProposal, failed: bool
+) -> dict[str, Any]:
+    """A line of `reflections.jsonl`; `failed` as `Replies.judge` says."""
     usable = isinstance(text, str)
     return {
         "parent": prompt_digest(request.parent),

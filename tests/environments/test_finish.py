@@ -2,7 +2,7 @@
 
 import pytest
 
-from verifiers.v1.gepa.faults.finish import BROKEN, CALLS, CUT, FILTERED, WHOLE, finish_of
+from direct_chat.finish import BROKEN, CALLS, CUT, FILTERED, WHOLE, finish_of
 
 
 @pytest.mark.parametrize(
