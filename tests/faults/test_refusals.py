@@ -10,6 +10,7 @@ import pytest
 
 from tests.support import (
     ROOT,
+    Endpoint,
     Reply,
     Request,
     fenced,
@@ -215,3 +216,64 @@ def test_what_the_students_provider_says(
         # once more than it counts, as nothing tells then what a refusal means.
         calls = 3 if said["status"] == 429 else 1
         assert len(lost) * calls <= len(times) <= len(lost) * calls + (when == "first")
+
+
+JUDGED = [said for said in WORDS if said["status"] != 200]
+"""The host keeps a judge's reason to finish to itself: what is wrong with a 200 is not seen."""
+
+
+@pytest.mark.parametrize("said", JUDGED, ids=lambda said: said["who"])
+def test_what_a_judges_provider_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: dict[str, Any]
+) -> None:
+    """About one val task: it stops the run, passes, or leaves the task without a measurement."""
+    again = threading.Event()
+
+    def judge(_: Request) -> str | Reply:
+        if said["student"] == "again" and again.is_set():
+            return "1"
+        again.set()
+        return Reply(status=said["status"], body=said["body"], headers={"Retry-After": "0"})
+
+    with scripted() as endpoint, Endpoint(judge) as judges:
+        flags = ["--taskset.task.broken", "judge", "--taskset.task.judge-url", judges.url]
+        flags += ["--taskset.task.broken-on", "question 5", "--max-dropped-fraction", "0.5"]
+        done = run(endpoint, tmp_path, *BUDGET, *flags)
+    if said["student"] == "stops":
+        assert done.status == 2
+        # The SDK quotes the answer in Python's form.
+        assert said["says"].split()[0] in capsys.readouterr().err.splitlines()[-1]
+    else:
+        assert done.status == 0
+        assert done.result["dropped"] == ([] if said["student"] == "again" else [5])
+
+
+@pytest.mark.parametrize("said", WORDS, ids=lambda said: said["who"])
+@pytest.mark.parametrize("role", ["student", "teacher"])
+def test_what_a_provider_says_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], said: dict[str, Any], role: str
+) -> None:
+    """To the question of the preflight: what stops a run stops it before the first rollout, what
+    is about a request is no reason not to begin."""
+    times: list[int] = []
+
+    def answer(request: Request) -> str | Reply:
+        if "ping" not in request.user:
+            return good_student(request) if not request.to_teacher else fenced("Answer. GOOD")
+        times.append(1)
+        if said["student"] == "again" and len(times) > 1:
+            return "pong"
+        return Reply(status=said["status"], body=said["body"], headers={"Retry-After": "0"})
+
+    with Endpoint(answer, models=()) as endpoint:  # what it serves, only a completion tells
+        urls = ["--task-endpoints", endpoint.url, endpoint.url] if role == "student" else []
+        done = run(endpoint, tmp_path, *BUDGET, *urls)
+        sent = [request for request in student_requests(endpoint) if request.user != "ping"]
+    assert times
+    if said["student"] == "stops":
+        assert done.status == 2
+        assert not sent
+        assert said["says"] in capsys.readouterr().err.splitlines()[-1]
+    else:
+        assert done.status == 0
+        assert done.result["best_val_mean"] == 1.0

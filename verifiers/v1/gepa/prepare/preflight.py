@@ -7,7 +7,7 @@ rollout is the probe).
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from openai import APIStatusError
@@ -15,10 +15,11 @@ from openai import APIStatusError
 from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.faults.failures import MEASURED, Fault, Verdict, judge_error
+from verifiers.v1.gepa.faults.failures import MEASURED, Fault, Verdict, judge_error, within
 from verifiers.v1.gepa.faults.privacy import keys_of, scrub
 from verifiers.v1.gepa.faults.retries import Retries
 from verifiers.v1.gepa.record.usage import reported_usage
+from verifiers.v1.gepa.teacher.client import failure_of
 from verifiers.v1.types import Usage
 
 SECONDS = 60.0
@@ -67,11 +68,17 @@ async def _check(
 
     async def ask(question: Callable[[], Awaitable[Reachable]]) -> Reachable:
         what = f"asking the {role}'s endpoint"
-        answer: Reachable = await Retries(config).policy(what)(question)
+        retries = Retries(config)
+
+        async def attempt() -> Reachable:
+            answer = await question()
+            return replace(answer, verdict=within(answer.verdict, retries.patience))
+
+        answer: Reachable = await retries.policy(what)(attempt)
         return answer
 
     answer = await ask(listing)
-    unsure = answer.verdict is MEASURED and answer.served != "listed"
+    unsure = answer.verdict == MEASURED and answer.served != "listed"
     if unsure and (probe or answer.served == "unlisted"):
         answer = await ask(completion)
     if answer.verdict.kind != "measured":
@@ -112,9 +119,10 @@ async def _complete(
         return Reachable(Verdict("transient", f"no answer within {SECONDS:g} seconds"))
     except APIStatusError as error:
         # A parameter that this model does not take is no reason to doubt that it is there.
-        odd = error.status_code in (400, 422)
-        return Reachable(MEASURED if odd else judge_error(error))
+        verdict = judge_error(error)
+        return Reachable(MEASURED if verdict.kind in ("measured", "refused") else verdict)
     except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
         return Reachable(judge_error(error))
     count(reported_usage(completion))
-    return Reachable(MEASURED)
+    choice = completion.choices[0] if completion.choices else None
+    return Reachable(failure_of(completion, choice) or MEASURED)

@@ -100,7 +100,7 @@ class Teacher(Judge[str, JudgeConfig]):
             return Answer(Verdict("transient", "the endpoint's answer is not a chat completion"))
         usage = reported_usage(completion)
         choice = completion.choices[0] if completion.choices else None
-        if failure := _failure(completion, choice):
+        if failure := failure_of(completion, choice):
             cause = scrub(failure.cause, self._keys)
             return Answer(within(replace(failure, cause=cause), self.retries.patience), usage=usage)
         if choice is None:
@@ -112,7 +112,7 @@ class Teacher(Judge[str, JudgeConfig]):
             await self._client.close()
 
 
-def _failure(completion: ChatCompletion, choice: Any) -> Verdict | None:
+def failure_of(completion: ChatCompletion, choice: Any) -> Verdict | None:
     """The verdict on an error that came with HTTP 200, beside the choices or in one; None where
     there is none."""
     errors = [getattr(part, "error", None) for part in (choice, completion)]
