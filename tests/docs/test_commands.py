@@ -34,7 +34,13 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 ENVIRONMENTS = sorted((ROOT / "environments").glob("*/README.md"))
 SKILL = ROOT / "skills/optimize-prompts/SKILL.md"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *ENVIRONMENTS, SKILL]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(DOCS.glob("*.md")),
+    *ENVIRONMENTS,
+    SKILL,
+]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 SCHEMA = json.loads((DOCS / "result.schema.json").read_bytes())
@@ -56,6 +62,13 @@ NOT_RUN = {
     },
     "gepa -h": "tests/command/test_cli.py does, and it takes seconds",
     "gepa support-intent-v1 -h": "the same",
+    "make clean": "removes what the other targets made",
+    ". .venv/bin/activate": "a shell's own environment",
+    "python -m pytest tests/search/test_stops.py": "tests/docs/test_contributing.py finds the test",
+    "python -m pytest tests/search/test_stops.py::test_a_file_stops_the_run": "the same",
+    "pip install pre-commit": "installs a program",
+    "pre-commit install": "writes into .git; tests/docs/test_contributing.py reads the hooks",
+    "python -m hatchling build": "tests/test_packaging.py builds both",
     "python -m verifiers_gepa.simulated bash": "a shell; what is typed in it is tried below",
 }
 """Commands that no test here runs, and why."""
