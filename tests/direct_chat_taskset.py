@@ -1,4 +1,4 @@
-"""The taskset and tool server of `test_direct_chat.py`.
+"""The taskset and tool server of `tests/environments/test_direct_chat.py`.
 
 A module of its own because the host starts the tool server as `python -m <module>`.
 """

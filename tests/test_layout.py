@@ -83,3 +83,7 @@ def upward() -> list[str]:
             if target is not None and target not in allowed(place):
                 found.append(str(one))
     return sorted(set(found))
+
+
+def test_imports_go_down_only() -> None:
+    assert upward() == []

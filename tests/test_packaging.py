@@ -150,6 +150,10 @@ def test_the_sdist_can_be_built_and_tested(tmp_path: Path) -> None:
         "environments/echo_v1/pyproject.toml",
         "environments/echo_v1/echo_v1/data.jsonl",
         "tests/conftest.py",
+        "CONTRIBUTING.md",
+        ".ci/run",
+        ".github/workflows/ci.yml",
+        ".pre-commit-config.yaml",
     } <= names
 
 

@@ -34,7 +34,13 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 ENVIRONMENTS = sorted((ROOT / "environments").glob("*/README.md"))
 SKILL = ROOT / "skills/optimize-prompts/SKILL.md"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md")), *ENVIRONMENTS, SKILL]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted(DOCS.glob("*.md")),
+    *ENVIRONMENTS,
+    SKILL,
+]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
 CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 SCHEMA = json.loads((DOCS / "result.schema.json").read_bytes())
@@ -44,18 +50,25 @@ NOT_RUN = {
     "make quickstart": "makes a virtual environment; what it runs in it is tried below",
     "python -m verifiers_gepa.simulated gepa @ configs/quickstart.toml": "`quickstart` below does",
     "make test": "makes a virtual environment and runs these tests",
-    "pip install .": "test_packaging.py installs the package",
+    "pip install .": "tests/test_packaging.py installs the package",
     "pip install ./environments/reverse_text_v1 ./environments/gsm8k_v1": "the same",
     **{f"pip install ./environments/{page.parent.name}": "the same" for page in ENVIRONMENTS[1:]},
     "python benchmarks/all.py": "takes 14 minutes",
     "python benchmarks/throughput.py": "takes minutes",
     "python benchmarks/startup.py": "times whole processes",
     **{
-        f"python benchmarks/{name}.py": "test_benchmarks.py runs a small one"
+        f"python benchmarks/{name}.py": "tests/test_benchmarks.py runs a small one"
         for name in ("quality", "wallclock", "steps")
     },
-    "gepa -h": "test_gepa_cli.py does, and it takes seconds",
+    "gepa -h": "tests/command/test_cli.py does, and it takes seconds",
     "gepa support-intent-v1 -h": "the same",
+    "make clean": "removes what the other targets made",
+    ". .venv/bin/activate": "a shell's own environment",
+    "python -m pytest tests/search/test_stops.py": "tests/docs/test_contributing.py finds the test",
+    "python -m pytest tests/search/test_stops.py::test_a_file_stops_the_run": "the same",
+    "pip install pre-commit": "installs a program",
+    "pre-commit install": "writes into .git; tests/docs/test_contributing.py reads the hooks",
+    "python -m hatchling build": "tests/test_packaging.py builds both",
     "python -m verifiers_gepa.simulated bash": "a shell; what is typed in it is tried below",
 }
 """Commands that no test here runs, and why."""
@@ -203,7 +216,7 @@ def test_every_command_and_program_of_a_page_runs(
             for line in block.splitlines():
                 assert line in printed
         else:
-            assert language in ("text", "python")
+            assert language in ("text", "python", "mermaid")
     # What the programs print is said to be a gain, the teacher's request, or the same twice.
     if "outcome" in names:
         assert names["outcome"].best_val_mean > names["outcome"].seed_val_mean
@@ -227,6 +240,8 @@ def test_what_is_not_run_is_still_there() -> None:
         for command in commands(block)
     }
     assert NOT_RUN.keys() <= shown
+    for file in re.findall(r"[\w/]+\.py", " ".join(NOT_RUN.values())):
+        assert (ROOT / file).is_file(), file
 
 
 @pytest.mark.parametrize("target", ["quickstart", "test"])
@@ -361,7 +376,7 @@ def test_the_keys_of_a_runs_files(quickstart: tuple[Path, bytes, str], damaged: 
         ("ended", "test"),
     ]
     narrowed = ("iteration", "what", "number")  # of a run with several proposals per iteration
-    spent = ("role", "usage")  # of a call that no other line holds, see test_gepa_money.py
+    spent = ("role", "usage")  # of a call that no other line holds, see tests/spend/test_money.py
     keys = dict.fromkeys([*decisions[0], *decisions[1], *narrowed, *spent])
     assert first_column(section(page, "decisions.jsonl")) == [*keys]
     proposals = lines(run_dir / "proposals.jsonl")
