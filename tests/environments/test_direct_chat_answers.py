@@ -85,6 +85,7 @@ COUNTS: dict[str, tuple[Any, tuple[int, int] | None]] = {
     "a float": ({**USAGE, "prompt_tokens": 11.0}, (11, 7)),
     "texts": ({"prompt_tokens": "11", "completion_tokens": "7"}, None),
     "a text": ("18 tokens", None),
+    "a cost in words": ({**USAGE, "cost": "little"}, (11, 7)),
     "less than nothing": ({**USAGE, "completion_tokens": -1}, None),
     "a total too small": ({"prompt_tokens": 11, "total_tokens": 8}, None),
 }

@@ -70,6 +70,8 @@ def counted(usage: object) -> Json | None:
         if name.endswith("_details") and details is not None:
             known = details.items() if isinstance(details, dict) else ()
             kept[name] = {key: value for key, value in known if _count(value) is not None}
+    if not isinstance(kept.get("cost", 0), int | float):
+        del kept["cost"]
     if total is None:
         total = prompt + completion
     counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": total}

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from openai import APIStatusError
+from pydantic_core import from_json
 
 from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.client import BaseClientConfig
@@ -106,7 +107,7 @@ async def _complete(
 ) -> Reachable:
     try:
         async with asyncio.timeout(SECONDS), build_async_openai(client) as api:
-            completion = await api.chat.completions.create(
+            response = await api.chat.completions.with_raw_response.create(
                 model=model, messages=[{"role": "user", "content": "ping"}], max_tokens=1
             )
     except TimeoutError:
@@ -117,5 +118,9 @@ async def _complete(
         return Reachable(MEASURED if odd else judge_error(error))
     except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
         return Reachable(judge_error(error))
-    count(reported_usage(completion))
+    try:
+        answer = from_json(response.http_response.content)
+    except ValueError:
+        answer = None  # whatever it is, the model is there
+    count(reported_usage(answer))
     return Reachable(MEASURED)

@@ -3,7 +3,8 @@
 The teacher is one of the host's `Judge`s, so that endpoint, key, headers and billing resolve as
 they do for rollouts. `Judge.complete` opens an HTTP client per call and keeps the finish reason to
 itself, and a reply that was cut off must not become a prompt; so `Teacher` asks through the host's
-client builder directly, with one client for the whole run.
+client builder directly, with one client for the whole run. It reads the answer as it came, mended
+as `direct-chat` mends the student's: the models of OpenAI's SDK don't look at what they hold.
 """
 
 import asyncio
@@ -12,15 +13,15 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from typing import Any
 
 from openai import APIStatusError, AsyncOpenAI
-from openai.types.chat import ChatCompletion
+from pydantic_core import from_json
 
+from direct_chat.answers import Unusable, mend
 from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.judge import JudgeConfig
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.faults.failures import MEASURED, Verdict, judge_error
+from verifiers.v1.gepa.faults.failures import MEASURED, Verdict, judge_error, judge_status
 from verifiers.v1.gepa.faults.privacy import keys_of, scrub
 from verifiers.v1.gepa.faults.retries import Retries
 from verifiers.v1.gepa.record.usage import reported_usage
@@ -88,7 +89,7 @@ class Teacher(Judge[str, JudgeConfig]):
         sampling = self.config.sampling.model_dump(exclude_none=True)
         try:
             async with asyncio.timeout(self._timeout):
-                completion = await self._client.chat.completions.create(
+                response = await self._client.chat.completions.with_raw_response.create(
                     model=self.config.model,
                     messages=[{"role": "user", "content": prompt}],
                     extra_body=sampling,
@@ -99,26 +100,31 @@ class Teacher(Judge[str, JudgeConfig]):
             verdict = judge_error(error)
             verdict = replace(verdict, cause=scrub(verdict.cause, self._keys))
             return Answer(verdict, retry_after=_retry_after(error))
-        if not isinstance(completion, ChatCompletion):
-            return Answer(Verdict("transient", "the endpoint's answer is not a chat completion"))
+        return self._read(response.http_response.content)
+
+    def _read(self, content: bytes) -> Answer:
+        """The answer in a response of status 200, which may hold a failure all the same."""
+        try:
+            completion = from_json(content)
+        except ValueError:
+            return Answer(Verdict("transient", "the endpoint's answer is not JSON"))
         usage = reported_usage(completion)
-        if not completion.choices:
-            return Answer(Verdict("transient", "the endpoint's answer is empty"), usage=usage)
-        choice = completion.choices[0]
-        return Answer(MEASURED, _text(choice.message), choice.finish_reason, usage)
+        try:
+            choice = mend(completion)["choices"][0]
+        except Unusable as error:
+            verdict = judge_status(error.status, scrub(str(error), self._keys))
+            return Answer(verdict, usage=usage)
+        text, reason = choice["message"].get("content"), choice.get("finish_reason")
+        return Answer(
+            MEASURED,
+            text if isinstance(text, str) else None,
+            reason if isinstance(reason, str) else None,
+            usage,
+        )
 
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.close()
-
-
-def _text(message: Any) -> str | None:
-    """The reply's text, which some servers send as a list of parts."""
-    content = getattr(message, "content", None)
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else None
 
 
 def _retry_after(error: Exception) -> float | None:
