@@ -58,6 +58,27 @@ def call(*calls: tuple[str, str], **fields: Any) -> Step:
     )
 
 
+def raw(body: Any) -> Step:
+    """Answer 200 with this body, or, where a stream is asked for, with the events of this list."""
+
+    async def step(request: web.Request, asked: Json) -> web.StreamResponse:
+        if not asked.get("stream"):
+            return web.json_response(body)
+        lines = [json.dumps(event) for event in body] + ["[DONE]"]
+        return web.Response(
+            text="".join(f"data: {line}\n\n" for line in lines), content_type="text/event-stream"
+        )
+
+    return step
+
+
+def completion(message: Json, finish: str | None = "stop", **fields: Any) -> Json:
+    """A completion of that message; `fields` replace or add to its own."""
+    choice = {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": finish}
+    head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "served"}
+    return {**head, "choices": [choice], "usage": USAGE, **fields}
+
+
 def fail(status: int, message: str = "refused", **headers: str) -> Step:
     """Answer with an error in OpenAI's form."""
 

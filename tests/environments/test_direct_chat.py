@@ -19,9 +19,11 @@ from tests.direct_chat_endpoint import (
     ScriptedEndpoint,
     Step,
     call,
+    completion,
     cut_short,
     fail,
     no_choices,
+    raw,
     reset,
     say,
 )
@@ -38,6 +40,7 @@ PIXEL = "data:image/png;base64,iVBORw0KGgo="
 Tools = Mapping[str, SharedToolServer]
 
 TOO_LONG = "This model's maximum context length is 8 tokens"
+OBJECT_CALL: Json = {"function": {"name": "kit_add", "arguments": {"a": 1, "b": 2}}}
 ONE_PLUS_TWO = ("kit_add", '{"a": 1, "b": 2}')
 
 
@@ -99,6 +102,7 @@ def own_cases() -> dict[str, Case]:
         "reset-once": Case([call(ONE_PLUS_TWO), reset, DONE]),
         "cut-short": Case([cut_short]),
         "no-choices": Case([no_choices]),
+        "object": Case([raw(completion({"tool_calls": [OBJECT_CALL]}, "tool_use")), DONE]),
     }
 
 
@@ -198,7 +202,7 @@ async def test_what_the_model_did_is_measured(
         ("500", "provider_error", ("ProviderError", 500), 3),
         ("reset", "provider_error", ("ProviderError", 503), 3),
         ("cut-short", "provider_error", ("ProviderError", 503), 3),
-        ("no-choices", "harness_error", ("HarnessError", None), 3),
+        ("no-choices", "provider_error", ("ProviderError", 502), 3),
         ("surrogate", "harness_error", ("HarnessError", None), 0),
     ],
 )
@@ -260,6 +264,7 @@ async def test_tool_calls(played: Played) -> None:
         "error: tool arguments must be a JSON object, got NoneType; resend as an object",
         "error: unknown tool 'nope'",
     ]
+    assert tool_results(played.traces["object"]) == ["3"]
     [long] = tool_results(played.traces["long"])
     assert isinstance(long, str)
     assert 20_000 < len(long) < 20_300

@@ -15,7 +15,8 @@ from pydantic_core import to_json
 
 import verifiers.v1 as vf
 from direct_chat import DirectChatConfig, DirectChatHarness, transport
-from tests.direct_chat_endpoint import ScriptedEndpoint, Step, fail, hang_up, never, say
+from direct_chat.dialect import ROUTE
+from tests.direct_chat_endpoint import Json, ScriptedEndpoint, Step, fail, hang_up, never, say
 from verifiers.v1.runtimes import ProgramResult, provision_runtime
 
 BODY = b'{"messages": [{"role": "user", "content": "plain"}]}'
@@ -34,7 +35,7 @@ class Detour(DirectChatHarness):
         return await super().launch(ctx, trace, runtime, self.url, *rest, **kwargs)
 
 
-def agent_for(url: str, harness: DirectChatHarness | None = None, **config: Any) -> vf.Agent:
+def agent_for(url: str, harness: vf.Harness | None = None, **config: Any) -> vf.Agent:
     agent = vf.make_agent(
         vf.AgentConfig(
             **config,
@@ -59,7 +60,7 @@ async def test_a_lost_answer_is_replayed_not_sampled_again() -> None:
     async def forward_and_lose_the_first(request: web.Request) -> web.StreamResponse:
         async with httpx.AsyncClient(trust_env=False) as client:
             answer = await client.post(
-                f"{detour.endpoint}/chat/completions",
+                f"{detour.endpoint}{ROUTE}",
                 content=await request.read(),
                 headers=request.headers,
             )
@@ -68,7 +69,7 @@ async def test_a_lost_answer_is_replayed_not_sampled_again() -> None:
         return hang_up(request, response) if len(retry_counts) == 1 else response
 
     app = web.Application()
-    app.router.add_post("/chat/completions", forward_and_lose_the_first)
+    app.router.add_post(ROUTE, forward_and_lose_the_first)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -90,7 +91,7 @@ async def test_an_unreachable_interception_is_named() -> None:
         trace = await agent_for(detour.url, detour).run(task("plain"))
     assert (trace.ok, trace.stop_condition, trace.calls) == (False, "interception_error", [])
     assert trace.errors[0].message.startswith(
-        f"no answer from the interception at {detour.url}/chat/completions: ClientConnectorError"
+        f"no answer from the interception at {detour.url}{ROUTE}: ClientConnectorError"
     )
 
 
@@ -184,7 +185,7 @@ def test_a_proxy_in_the_environment_is_not_asked(monkeypatch: pytest.MonkeyPatch
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
 
-    async def call() -> transport.Json:
+    async def call() -> Json:
         async with ScriptedEndpoint({"plain": [say("done")]}) as endpoint:
             return await transport.complete(f"{endpoint.url}/chat/completions", "secret", BODY)
 

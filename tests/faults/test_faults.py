@@ -30,6 +30,7 @@ FAULTS: dict[str, Callable[[], Reply]] = {
     "500": lambda: Reply.error(500, "oops", headers=NOW),
     "reset": lambda: Reply(drop=True),
     "hang": lambda: Reply(until=threading.Event()),
+    "broken off": lambda: Reply("right", finish_reason="error"),
 }
 
 

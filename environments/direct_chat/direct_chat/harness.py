@@ -12,11 +12,12 @@ from contextlib import AsyncExitStack
 from openai import APIStatusError
 from pydantic import model_validator
 
+from direct_chat.answers import Json
 from direct_chat.loop import NO_TOOLS, Endpoint, Tools, converse
-from direct_chat.transport import Json
 from verifiers.v1.clients import ModelContext
 from verifiers.v1.configs.harness import HarnessConfig
 from verifiers.v1.dialects.chat import message_to_wire
+from verifiers.v1.errors import InterceptionError
 from verifiers.v1.harness import Harness
 from verifiers.v1.harnesses.utils.compaction import is_context_overflow
 from verifiers.v1.harnesses.utils.mcp import connect_mcp
@@ -27,6 +28,9 @@ from verifiers.v1.types import Messages
 
 MCP_CONNECT_TIMEOUT = 60.0
 """Seconds to list the tools of all MCP servers, as in the host's chat program."""
+
+NO_USABLE_CALL = "no_usable_tool_call"
+"""The stop condition of a rollout whose tool calls led nowhere."""
 
 COMPLETED = ProgramResult(exit_code=0, stdout="", stderr="")
 
@@ -76,9 +80,9 @@ class DirectChatHarness(Harness[DirectChatConfig]):
     ) -> ProgramResult:
         """Run the conversation to a reply without tool calls.
 
-        A refused turn (a limit, a `@stop`) and an exhausted context end it as success: both
-        leave the transcript so far, which is scored. Other failed model calls raise
-        `APIStatusError`, an unreachable endpoint `InterceptionError`.
+        A refused turn (a limit, a `@stop`), an exhausted context and tool calls that lead
+        nowhere end it as success: all leave the transcript so far, which is scored. Other
+        failed model calls raise `APIStatusError`, an unreachable endpoint `InterceptionError`.
         """
         system_prompt, prompt = self.resolve_prompt(data)
         messages = opening(system_prompt, prompt)
@@ -86,8 +90,14 @@ class DirectChatHarness(Harness[DirectChatConfig]):
         async with AsyncExitStack() as stack:
             tools = await self._connect(mcp_urls, stack) if mcp_urls else NO_TOOLS
             try:
-                await converse(target, messages, tools)
+                if not await converse(target, messages, tools):
+                    trace.stop(NO_USABLE_CALL)
             except APIStatusError as error:
+                if error.status_code == 404 and not trace.calls:
+                    raise InterceptionError(
+                        "the interception does not know direct-chat, because it started before "
+                        "direct_chat was imported: import that first"
+                    ) from error
                 if trace.stop_condition is None and not is_context_overflow(error):
                     raise
         return COMPLETED

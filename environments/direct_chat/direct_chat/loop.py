@@ -11,9 +11,15 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from direct_chat.transport import Json, complete, post
+from direct_chat.answers import Json
+from direct_chat.dialect import ROUTE
+from direct_chat.transport import complete, post
 from verifiers.v1.harnesses.utils.compaction import bound_tool_message
 from verifiers.v1.harnesses.utils.mcp import MCPConnection, call_mcp
+
+LOST_TURNS = 3
+"""Turns in a row whose every call leads nowhere, till the conversation ends: a model that was told
+twice what is wrong goes on like that for ever, and each turn is paid for."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,11 @@ class Tools:
 NO_TOOLS = Tools([], {}, {})
 
 
-async def converse(endpoint: Endpoint, messages: list[Json], tools: Tools) -> None:
-    """Extend `messages` until the model replies without tool calls or the gate stops it."""
-    url = f"{endpoint.base_url}/chat/completions"
+async def converse(endpoint: Endpoint, messages: list[Json], tools: Tools) -> bool:
+    """Extend `messages` until the model replies without tool calls or the gate stops it; true.
+    False if it ended because the model's calls led nowhere, `LOST_TURNS` turns in a row."""
+    url = f"{endpoint.base_url}{ROUTE}"
+    lost = 0
     while True:
         request: Json = {"model": endpoint.model, "messages": messages}
         if tools.schemas:
@@ -51,12 +59,22 @@ async def converse(endpoint: Endpoint, messages: list[Json], tools: Tools) -> No
         messages.append({key: value for key, value in message.items() if value is not None})
         calls = message.get("tool_calls")
         if not calls:
-            return
+            return True
+        lost = 0 if any(leads_somewhere(call, tools) for call in calls) else lost + 1
+        if lost == LOST_TURNS:
+            return False
         for call in calls:
             result = await answer(endpoint, call, tools)
             if result is None:
-                return
+                return True
             messages.append(bound_tool_message(result))
+
+
+def leads_somewhere(call: Json, tools: Tools) -> bool:
+    """Whether there is a tool of that name and the arguments can be handed to one."""
+    arguments, error = parse_arguments(call["function"]["arguments"])
+    known = call["function"]["name"] in tools.dispatch
+    return known and error is None and isinstance(arguments, dict)
 
 
 async def answer(endpoint: Endpoint, call: Json, tools: Tools) -> Json | None:

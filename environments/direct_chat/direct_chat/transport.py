@@ -13,7 +13,6 @@ import asyncio
 import io
 import itertools
 from collections.abc import AsyncGenerator
-from typing import Any
 
 import aiohttp
 import httpx
@@ -28,9 +27,8 @@ from tenacity import (
     wait_random,
 )
 
+from direct_chat.answers import Json
 from verifiers.v1.errors import InterceptionError
-
-Json = dict[str, Any]
 
 ATTEMPTS = 3
 """Model calls in all, as many as the OpenAI SDK makes by default."""

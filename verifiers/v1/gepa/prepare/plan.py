@@ -10,6 +10,7 @@ import verifiers.v1 as vf
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import Split, seed_prompt, split_tasks
 from verifiers.v1.gepa.prepare import checks, requests
+from verifiers.v1.gepa.prepare.extent import check_extent
 from verifiers.v1.gepa.prepare.identity import check_identity, run_identity
 from verifiers.v1.gepa.prepare.rundir import write_config
 from verifiers.v1.utils.texts import read_text
@@ -66,6 +67,9 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
         logger.info("what it costs:\n%s", table)
     for note in split.notes:
         logger.info("%s", note)
+    warnings += check_extent(env, config)
+    for warning in warnings:
+        logger.warning("%s", warning)
     return Plan(split, prompt, [*split.notes, *warnings])
 
 

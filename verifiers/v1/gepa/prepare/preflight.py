@@ -11,15 +11,23 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from openai import APIStatusError
+from pydantic_core import from_json
 
+from direct_chat.answers import Unusable, mend
 from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.faults.failures import MEASURED, Fault, Verdict, judge_error, within
+from verifiers.v1.gepa.faults.failures import (
+    MEASURED,
+    Fault,
+    Verdict,
+    judge_error,
+    judge_status,
+    within,
+)
 from verifiers.v1.gepa.faults.privacy import keys_of, scrub
 from verifiers.v1.gepa.faults.retries import Retries
 from verifiers.v1.gepa.record.usage import reported_usage
-from verifiers.v1.gepa.teacher.client import failure_of
 from verifiers.v1.types import Usage
 
 SECONDS = 60.0
@@ -112,7 +120,7 @@ async def _complete(
 ) -> Reachable:
     try:
         async with asyncio.timeout(SECONDS), build_async_openai(client) as api:
-            completion = await api.chat.completions.create(
+            response = await api.chat.completions.with_raw_response.create(
                 model=model, messages=[{"role": "user", "content": "ping"}], max_tokens=1
             )
     except TimeoutError:
@@ -123,6 +131,20 @@ async def _complete(
         return Reachable(MEASURED if verdict.kind in ("measured", "refused") else verdict)
     except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
         return Reachable(judge_error(error))
+    return _read(response.http_response.content, count)
+
+
+def _read(content: bytes, count: Callable[[Usage | None], None]) -> Reachable:
+    """Whether the model is there, by an answer of status 200."""
+    try:
+        completion = from_json(content)
+    except ValueError:
+        return Reachable(MEASURED)  # whatever it is, something answered
     count(reported_usage(completion))
-    choice = completion.choices[0] if completion.choices else None
-    return Reachable(failure_of(completion, choice) or MEASURED)
+    try:
+        mend(completion)
+    except Unusable as error:
+        verdict = judge_status(error.status, str(error))
+        if verdict.kind == "permanent":
+            return Reachable(verdict)
+    return Reachable(MEASURED)

@@ -8,6 +8,9 @@ unless a usage came with it: what a provider may charge for it, nobody tells.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from openai.types import CompletionUsage
+
+from direct_chat.answers import counted
 from verifiers.v1.episode import Episode
 from verifiers.v1.gepa.record.journal import Journal
 from verifiers.v1.gepa.spend.budget import Budget
@@ -53,12 +56,10 @@ def recorded_usage(usage: dict[str, Any] | None) -> Usage | None:
     return Usage.model_validate(usage) if usage else None
 
 
-def reported_usage(completion: Any) -> Usage | None:
-    """What a chat completion reports; some servers report it in parts or not at all."""
-    try:
-        return Usage.from_openai(completion.usage)
-    except (AttributeError, TypeError, ValueError):
-        return None
+def reported_usage(answer: object) -> Usage | None:
+    """What a chat completion, as it came, reports; None if that leaves a count open."""
+    usage = counted(answer.get("usage")) if isinstance(answer, dict) else None
+    return Usage.from_openai(CompletionUsage.model_validate(usage)) if usage else None
 
 
 def note_calls(calls: Iterable[Call], journal: Journal, budget: Budget) -> None:

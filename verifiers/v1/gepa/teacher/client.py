@@ -3,19 +3,18 @@
 The teacher is one of the host's `Judge`s, so that endpoint, key, headers and billing resolve as
 they do for rollouts. `Judge.complete` opens an HTTP client per call and keeps the finish reason to
 itself, and a reply that was cut off must not become a prompt; so `Teacher` asks through the host's
-client builder directly, with one client for the whole run.
+client builder directly, with one client for the whole run. It reads the answer as it came, mended
+as `direct-chat` mends the student's: the models of OpenAI's SDK don't look at what they hold.
 """
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletion
+from pydantic_core import from_json
 
-from direct_chat.finish import finish_of
+from direct_chat.answers import Unusable, mend
 from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.judge import JudgeConfig
 from verifiers.v1.gepa.config import GEPAConfig
@@ -86,7 +85,7 @@ class Teacher(Judge[str, JudgeConfig]):
         sampling = self.config.sampling.model_dump(exclude_none=True)
         try:
             async with asyncio.timeout(self._timeout):
-                completion = await self._client.chat.completions.create(
+                response = await self._client.chat.completions.with_raw_response.create(
                     model=self.config.model,
                     messages=[{"role": "user", "content": prompt}],
                     extra_body=sampling,
@@ -96,40 +95,28 @@ class Teacher(Judge[str, JudgeConfig]):
         except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
             verdict = within(judge_error(error), self.retries.patience)
             return Answer(replace(verdict, cause=scrub(verdict.cause, self._keys)))
-        if not isinstance(completion, ChatCompletion):
-            return Answer(Verdict("transient", "the endpoint's answer is not a chat completion"))
+        return self._read(response.http_response.content)
+
+    def _read(self, content: bytes) -> Answer:
+        """The answer in a response of status 200, which may hold a failure all the same."""
+        try:
+            completion = from_json(content)
+        except ValueError:
+            return Answer(Verdict("transient", "the endpoint's answer is not JSON"))
         usage = reported_usage(completion)
-        choice = completion.choices[0] if completion.choices else None
-        if failure := failure_of(completion, choice):
-            cause = scrub(failure.cause, self._keys)
-            return Answer(within(replace(failure, cause=cause), self.retries.patience), usage=usage)
-        if choice is None:
-            return Answer(Verdict("transient", "the endpoint's answer is empty"), usage=usage)
-        return Answer(MEASURED, _text(choice.message), choice.finish_reason, usage)
+        try:
+            choice = mend(completion)["choices"][0]
+        except Unusable as error:
+            verdict = judge_status(error.status, scrub(str(error), self._keys))
+            return Answer(within(verdict, self.retries.patience), usage=usage)
+        text, reason = choice["message"].get("content"), choice.get("finish_reason")
+        return Answer(
+            MEASURED,
+            text if isinstance(text, str) else None,
+            reason if isinstance(reason, str) else None,
+            usage,
+        )
 
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.close()
-
-
-def failure_of(completion: ChatCompletion, choice: Any) -> Verdict | None:
-    """The verdict on an error that came with HTTP 200, beside the choices or in one; None where
-    there is none."""
-    errors = [getattr(part, "error", None) for part in (choice, completion)]
-    if error := next((error for error in errors if error), None):
-        code = error.get("code") if isinstance(error, dict) else None
-        status = code if isinstance(code, int) and 400 <= code < 600 else 502
-        return judge_status(status, json.dumps({"error": error}, default=str))
-    reason = choice.finish_reason if choice is not None else None
-    if reason is not None and finish_of(reason) == "broken":
-        return Verdict("transient", f"the endpoint broke off its answer (finish reason {reason!r})")
-    return None
-
-
-def _text(message: Any) -> str | None:
-    """The reply's text, which some servers send as a list of parts."""
-    content = getattr(message, "content", None)
-    if isinstance(content, list):
-        parts = [part.get("text") for part in content if isinstance(part, dict)]
-        return "".join(part for part in parts if isinstance(part, str))
-    return content if isinstance(content, str) else None
