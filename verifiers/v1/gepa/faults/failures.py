@@ -188,8 +188,8 @@ def judge_error(error: Exception) -> Verdict:
     """The verdict on an exception of a model call made by us (the teacher's)."""
     if isinstance(error, openai.APIStatusError):
         verdict = judge_status(error.status_code, str(error))
-        asked = _retry_after(error.response.headers)
-        return verdict if asked is None else replace(verdict, wait=asked)
+        asked = [verdict.wait, _retry_after(error.response.headers)]
+        return replace(verdict, wait=max((s for s in asked if s is not None), default=None))
     if isinstance(error, openai.APIConnectionError | httpx.TransportError | OSError):
         cause = error.__cause__ or error
         return Verdict("transient", f"{type(cause).__name__}: {_one_line(str(cause))}")
