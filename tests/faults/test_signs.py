@@ -53,6 +53,18 @@ def test_every_meaning_has_rows_of_several_providers() -> None:
         (413, "upstream 413: ", "measured", "too long"),
         (403, '{"error": {"message": "forbidden"}}', "permanent", ""),
         (429, "slow down", "transient", "throttled"),
+        (
+            429,
+            "on tokens per minute: Limit 7000, Used 0, Requested ~12903.",
+            "measured",
+            "too long",
+        ),
+        (
+            429,
+            "on tokens per minute: Limit 7000, Used 6000, Requested 1290.",
+            "transient",
+            "throttled",
+        ),
         (500, "oops", "transient", ""),
         (529, '{"type": "error", "error": {"type": "overloaded_error"}}', "transient", ""),
         # A refusal that only mentions the words of another.

@@ -74,7 +74,15 @@ _BY_CODE = [sign for sign in SIGNS if sign.code]
 _BY_WORDS = [sign for sign in SIGNS if not sign.code]
 
 
+ASKED = re.compile(r"limit:? (\d+).{0,40}requested:? ~?(\d+)", re.IGNORECASE)
+"""What is allowed and what was asked for, as OpenAI and Groq say it of tokens per minute."""
+
+
 def meaning_of(refusal: Refusal) -> Meaning | None:
-    """What a refusal says, None where no row knows."""
+    """What a refusal says, None where no row knows. A request that is larger than a limit will be
+    refused however long one waits, although it is told to."""
+    asked = ASKED.search(refusal.words) if refusal.status == 429 else None
+    if asked is not None and int(asked[2]) > int(asked[1]):
+        return "too long"
     fitting = (sign.meaning for sign in [*_BY_CODE, *_BY_WORDS] if sign.fits(refusal))
     return next(fitting, None)
