@@ -61,6 +61,8 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     checks.check_numbers(config)
     checks.check_search(config)
     requests.check_secrets(config)
+    for given, base in config.cut_addresses.items():
+        logger.info("the base URL of %s is %s", given, base)
     requests.check_sampling(config)
     requests.check_limits(config)
     checks.check_run_dir(config)
@@ -77,7 +79,7 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     prompt = seed_prompt(split.tasks, config)
     checks.check_prompt(config, prompt)
     checks.check_workers(env, config, split)
-    warnings = checks.check_delivery(config, split)
+    warnings = [*checks.check_delivery(config, split), *requests.eval_warnings(config)]
     table = checks.check_budget(config, split)
     if not config.resume:
         logger.info("what it costs:\n%s", table)
