@@ -37,6 +37,8 @@ class Request:
     path: str
     body: dict[str, Any]
     headers: Mapping[str, str]
+    query: str = ""
+    """What follows the `?` of the address."""
 
     @property
     def to_teacher(self) -> bool:
@@ -185,7 +187,7 @@ class Endpoint:
             body = None
         if not isinstance(body, dict):
             raise web.HTTPBadRequest(text="the body is no JSON object")
-        request = Request(http.path, body, http.headers)
+        request = Request(http.path, body, http.headers, http.query_string)
         with self._arrival:
             self.requests.append(request)
             self._arrival.notify_all()

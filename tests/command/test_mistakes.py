@@ -84,7 +84,7 @@ LINES = {
     "this run: the conversation is the task's, and the prompt to start from is --initial-prompt",
     "gepa board-v1 --local --sampling.model x": "choose it with --model",
     "gepa board-v1 --local --sampling.stream true": "--sampling.stream is no sampling of this run",
-    "gepa board-v1 --local --client.base-url ' http://a/v1'": "must be an address like",
+    "gepa board-v1 --local --client.base-url 'http://a /v1'": "must be an address like",
     "gepa board-v1 --local --sampling.n 3": "several rollouts are --rollouts-per-task",
     "gepa board-v1 --local --sampling.n true": "several rollouts are --rollouts-per-task",
     "gepa board-v1 --local --sampling.extra-body '{\"n\":3}'": "--sampling.n is no sampling",

@@ -85,9 +85,12 @@ def test_a_broken_answer_may_pass_and_its_text_is_no_reply(
     assert got.usage == Usage(prompt_tokens=3, completion_tokens=2)
 
 
-@pytest.mark.parametrize(("code", "kind"), [(402, "permanent"), (None, "transient")])
-def test_a_refusal_of_status_200_is_that_refusal(code: int | None, kind: str) -> None:
-    assert asked({"error": {"code": code, "message": "no credits"}}).verdict.kind == kind
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [(402, "pay", "permanent"), (None, "no credits", "permanent"), (None, "gone", "transient")],
+)
+def test_a_refusal_of_status_200_is_that_refusal(code: int | None, message: str, kind: str) -> None:
+    assert asked({"error": {"code": code, "message": message}}).verdict.kind == kind
 
 
 @pytest.mark.parametrize("answer", ["<html>gateway</html>", {"id": "x", "choices": None}])

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from pydantic import (
     AliasChoices,
+    BaseModel,
     Field,
     PrivateAttr,
     create_model,
@@ -32,9 +33,10 @@ from verifiers.v1.gepa.settings.options import (
     PromptOptions,
     SearchOptions,
 )
+from verifiers.v1.gepa.settings.sampling import NamedSampling
 from verifiers.v1.gepa.settings.settings import env_ids, fold_env, parsed, with_environment
 from verifiers.v1.runtimes import PrimeConfig, SubprocessConfig
-from verifiers.v1.types import SamplingConfig
+from verifiers.v1.utils.addresses import base_of, clients_of
 from verifiers.v1.utils.json_option import JsonOption
 from verifiers.v1.utils.texts import is_text
 
@@ -86,13 +88,13 @@ class GEPAConfig(
     """Endpoint of the student."""
     task_endpoints: list[str] = Field(default_factory=list)
     """Base URLs of several replicas of the student's endpoint; each rollout stays on one."""
-    sampling: SamplingConfig = SamplingConfig()
+    sampling: NamedSampling = NamedSampling()
     """Sampling of the student."""
     reflection_model: str | None = None
     """Model id of the teacher, which reads traces and proposes prompts. None = `model`."""
     reflection_client: vf.EvalClientConfig | None = None
     """Endpoint of the teacher. None = the student's."""
-    reflection_sampling: SamplingConfig = SamplingConfig()
+    reflection_sampling: NamedSampling = NamedSampling()
     """Sampling of the teacher; only what is set here is sent."""
 
     phase: Literal["all", "optimize", "validate", "test"] = "all"
@@ -143,6 +145,7 @@ class GEPAConfig(
     """Delete the run directory first if it holds an earlier run."""
 
     _run_name_made_up: bool = PrivateAttr(False)
+    _cut: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def __new__(cls, *args: Any, **data: Any) -> Any:
         return super().__new__(cls if cls.narrowed else narrow(cls, *env_ids(data)))
@@ -161,6 +164,8 @@ class GEPAConfig(
     @classmethod
     def _typed(cls, value: Any) -> Any:
         """Parameters that the host doesn't know come from flags as text: `top_k` 3 is a number."""
+        if isinstance(value, BaseModel):
+            value = value.model_dump(exclude_unset=True)
         if not isinstance(value, dict):
             return value
         return {key: parsed(item) for key, item in value.items()}
@@ -178,6 +183,22 @@ class GEPAConfig(
         if value is not None and not is_text(value):
             raise ValueError("the prompt holds a lone surrogate, which has no UTF-8 form")
         return value
+
+    @model_validator(mode="after")
+    def _cut_addresses(self) -> Self:
+        """Base URLs as they are meant: people paste what they have."""
+        for _, client in clients_of(self):
+            if client.base_url != base_of(client.base_url):  # to set one says that it was given
+                client.base_url = self._base_of(client.base_url)
+        if self.task_endpoints:
+            self.task_endpoints = [self._base_of(url) for url in self.task_endpoints]
+        return self
+
+    def _base_of(self, address: str) -> str:
+        base, given = base_of(address), address.strip()
+        if base != given:
+            self._cut[given] = base
+        return base
 
     @model_validator(mode="after")
     def _seat_locally(self) -> Self:
@@ -205,6 +226,11 @@ class GEPAConfig(
     def run_name_made_up(self) -> bool:
         """Whether nobody has said which run this is: its directory is a new one."""
         return self._run_name_made_up
+
+    @property
+    def cut_addresses(self) -> dict[str, str]:
+        """The addresses that were given with the route of a request -> their base URLs."""
+        return self._cut
 
     @property
     def run_dir(self) -> Path:

@@ -45,6 +45,17 @@ def explain_stray(args: Sequence[str], config_type: type[BaseModel]) -> str | No
     return None
 
 
+def block_flags(config_type: type[BaseModel]) -> set[str]:
+    """The flags of options that are tables or lists, so that a file can hold one."""
+    return {flag for flag, info in _fields(config_type) if _is_block(info.annotation)}
+
+
+def _is_block(annotation: object) -> bool:
+    if _models(annotation) or (get_origin(annotation) or annotation) in (dict, list):
+        return True
+    return any(_is_block(part) for part in get_args(annotation))
+
+
 SWITCHED = frozenset({"true", "True", "1", "false", "False", "0"})
 """What the parser takes for a switch's value."""
 

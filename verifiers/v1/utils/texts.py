@@ -4,6 +4,7 @@
 data, so it is read and written here as UTF-8 bytes, the same on every machine.
 """
 
+import codecs
 import os
 import sys
 import tempfile
@@ -12,14 +13,39 @@ from pathlib import Path
 
 
 def read_text(path: Path) -> str:
-    """The file's text as UTF-8, line ends untouched.
+    """The file's text as UTF-8, line ends untouched, without the mark that some editors put in
+    front of it.
 
     Raises `ValueError` naming the file where it is not UTF-8, `OSError` where it can't be read.
     """
+    return decode(path.read_bytes(), str(path))
+
+
+def decode(data: bytes, name: str) -> str:
+    """`read_text` of what the file `name` holds."""
+    if other := _other_encoding(data):
+        raise ValueError(f"{name} is {other}: save it as UTF-8")
     try:
-        return path.read_bytes().decode("utf-8")
+        return data.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text: {error}") from error
+        raise ValueError(f"{name} is not UTF-8 text: {error}") from error
+
+
+def is_marked(path: Path) -> bool:
+    """Whether a UTF-8 file starts with a byte order mark."""
+    with path.open("rb") as file:
+        return file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+
+
+def _other_encoding(data: bytes) -> str | None:
+    """What some editors save instead: by its mark, else by every second byte of plain English being
+    zero."""
+    if data.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "UTF-32"
+    unmarked = len(data) > 1 and (not any(data[::2]) or not any(data[1::2]))
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or unmarked:
+        return "UTF-16"
+    return None
 
 
 def write_text(path: Path, text: str) -> None:

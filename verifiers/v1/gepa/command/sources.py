@@ -10,6 +10,7 @@ import os
 import tempfile
 import tomllib
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from verifiers.v1.configs.cli.eval import EvalConfig
 from verifiers.v1.gepa.config import CONFIG_FILE, GEPAConfig, narrow
 from verifiers.v1.gepa.settings.settings import EnvironmentVariables, env_ids, fold_env
 from verifiers.v1.utils.generic import deep_merge
-from verifiers.v1.utils.texts import is_text
+from verifiers.v1.utils.setting_mistakes import block_flags
+from verifiers.v1.utils.texts import decode, is_text
 
 PROMPT_FLAG = "--initial-prompt"
 
@@ -56,47 +58,81 @@ def parse_config(argv: list[str]) -> tuple[GEPAConfig, list[str]]:
 
 
 def read_sources(argv: list[str]) -> tuple[list[str], dict[str, Any], list[str]]:
-    """Flat flags, the merged settings of the root `@` files, and what was ignored in them."""
-    tokens = flat_flags(argv)
-    flags: list[str] = []
+    """Flat flags, the merged settings of the `@` files, and what was ignored in them. A file behind
+    the flag of a block (`--sampling @ FILE`) is that block's, and wins over those of the whole;
+    behind anything else it is of the whole."""
+    tokens, files = _parted(flat_flags(argv))
+    # Which options are blocks depends on the taskset, which a file may name.
+    blocks = _blocks(tokens, [file for file in files if file.flag is None])
+    blocks = _blocks(tokens, [file for file in files if file.flag not in blocks])
     settings: dict[str, Any] = {}
     notes: list[str] = []
-    position = 0
-    while position < len(tokens):
-        token = tokens[position]
-        if not token.startswith("@") or _takes_file(tokens[:position]):
-            flags.append(token)
-            position += 1
+    for file in files:
+        if file.flag not in blocks:
+            loaded, ignored = _flattened(file)
+            settings = deep_merge(settings, loaded)
+            if ignored:
+                notes.append(f"{file.path}: ignored what only an eval has: {', '.join(ignored)}")
+    for file in files:
+        if file.flag in blocks:
+            part = file.content
+            for key in reversed(file.flag.removeprefix("--").replace("-", "_").split(".")):
+                part = {key: part}
+            settings = deep_merge(settings, part)
+    taken = {file.position for file in files if file.flag in blocks}
+    return [token for place, token in enumerate(tokens) if place not in taken], settings, notes
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file that the command line names."""
+
+    path: str
+    content: Any
+    flag: str | None
+    """The flag right in front of it, which it may belong to, ..."""
+    position: int
+    """... and where that stands."""
+
+
+def _parted(tokens: list[str]) -> tuple[list[str], list[_File]]:
+    """The tokens without `@ FILE` and `@FILE`, and the files."""
+    rest: list[str] = []
+    files: list[_File] = []
+    before = None
+    words = iter(tokens)
+    for token in words:
+        if not token.startswith("@"):
+            rest.append(token)
+            before = token if token.startswith("--") and "=" not in token else None
             continue
-        if token == "@":
-            position += 1
-            if position == len(tokens):
-                raise SourceError("@ must be followed by the path of a TOML or JSON file")
-            token = f"@{tokens[position]}"
-        position += 1
-        loaded, ignored = _read_file(Path(token[1:]))
-        settings = deep_merge(settings, loaded)
-        if ignored:
-            notes.append(f"{token[1:]}: ignored what only an eval has: {', '.join(ignored)}")
-    return flags, settings, notes
+        path = token[1:] or next(words, "")
+        if not path:
+            raise SourceError("@ must be followed by the path of a TOML or JSON file")
+        files.append(_File(path, _read_file(Path(path)), before, len(rest) - 1))
+        before = None
+    return rest, files
 
 
-def _takes_file(before: list[str]) -> bool:
-    """Whether an `@` after these tokens belongs to the flag in front of it (`--sampling @ file`),
-    and so is the parser's to read."""
-    if not before or not before[-1].startswith("--") or "=" in before[-1]:
-        return False
-    info = GEPAConfig.model_fields.get(before[-1][2:].replace("-", "_"))
-    return info is None or info.annotation is not bool
+def _blocks(flags: list[str], files: list[_File]) -> set[str]:
+    """The flags of blocks, of the taskset and env that these name."""
+    settings: dict[str, Any] = {}
+    for file in files:
+        settings = deep_merge(settings, _flattened(file)[0])
+    return block_flags(narrow(GEPAConfig, *named_ids(flags, settings)))
 
 
 def flat_flags(argv: list[str]) -> list[str]:
-    """`argv` with the taskset id as a flag, `--env.x` as `--x`, and the prompt's text attached to
-    its flag, so that no text of a prompt can be taken for a flag or a file. Raises `SourceError`
-    where one setting is given in both spellings with different values."""
+    """`argv` with the taskset id (a bare word that no flag precedes) as a flag, `--env.x` as `--x`,
+    and the prompt's text attached to its flag, so that no text of a prompt can be taken for a flag
+    or a file. Raises `SourceError` where one setting is given in both spellings with different
+    values."""
     tokens = list(argv)
-    if tokens and not tokens[0].startswith(("-", "@")):
-        tokens[:1] = ["--taskset.id", tokens[0]]
+    first = 0
+    while first < len(tokens) and tokens[first].startswith("@"):
+        first += 2 if tokens[first] == "@" else 1
+    if first < len(tokens) and not tokens[first].startswith("-"):
+        tokens.insert(first, "--taskset.id")
     flat: list[str] = []
     seen: dict[str, tuple[str, list[str]]] = {}
     for flag, values in _groups(tokens):
@@ -106,6 +142,11 @@ def flat_flags(argv: list[str]) -> list[str]:
         name, given = _flat_name(flag), values
         if name == PROMPT_FLAG and values:
             given = [_decoded(values[0])]
+            if given == ["@"] and values[1:]:
+                raise SourceError(
+                    f"{PROMPT_FLAG} takes the prompt itself: to start from the text of a file, use "
+                    f"--taskset.system-prompt {values[1]}"
+                )
             flat += [f"{name}={given[0]}", *values[1:]]
         elif name.startswith(f"{PROMPT_FLAG}="):
             flat += [_decoded(name), *values]
@@ -113,7 +154,7 @@ def flat_flags(argv: list[str]) -> list[str]:
             flat += [*([] if name == "--env" else [name]), *values]
         key, equals, attached = name.partition("=")
         key = key.replace("_", "-")
-        value = [attached] if equals else [v for v in given if not v.startswith("-")]
+        value = [attached] if equals else _values(given, name == PROMPT_FLAG)
         spelling, earlier = seen.setdefault(key, (flag, value))
         if spelling.partition("=")[0] != flag.partition("=")[0] and earlier != value:
             raise SourceError(
@@ -151,6 +192,23 @@ def _groups(tokens: list[str]) -> Iterator[tuple[str | None, list[str]]]:
         yield flag, values
 
 
+def _values(given: list[str], text: bool) -> list[str]:
+    """A flag's own among the words that follow it: up to a short flag, without files. A text is as
+    it is."""
+    if text:
+        return given
+    values = []
+    words = iter(given)
+    for word in words:
+        if word[:1] == "-" and word[1:2].isalpha():
+            break
+        if word == "@":
+            next(words, None)
+        elif not word.startswith("@"):
+            values.append(word)
+    return values
+
+
 def _flat_name(flag: str) -> str:
     for prefix, flat in (("--env.", "--"), ("--no-env.", "--no-")):
         if flag.startswith(prefix):
@@ -169,25 +227,26 @@ def _decoded(text: str) -> str:
         raise SourceError(f"{PROMPT_FLAG} is not UTF-8 text: {error}") from error
 
 
-def _read_file(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """A file's settings in flat form, and the keys that only an eval has."""
+def _read_file(path: Path) -> Any:
     try:
-        data = path.read_bytes()
+        text = decode(path.read_bytes(), f"config file {path}")
     except OSError as error:
         raise SourceError(f"config file {path} can't be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SourceError(str(error)) from error
+    if path.suffix not in (".json", ".toml"):
+        raise SourceError(f"config file {path}: only .toml and .json files are read")
     try:
-        if path.suffix == ".json":
-            settings = json.loads(data)
-        elif path.suffix == ".toml":
-            settings = tomllib.loads(data.decode("utf-8-sig"))
-        else:
-            raise SourceError(f"config file {path}: only .toml and .json files are read")
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        if isinstance(error, SourceError):
-            raise
         raise SourceError(f"config file {path} is broken: {error}") from error
+
+
+def _flattened(file: _File) -> tuple[dict[str, Any], list[str]]:
+    """A file's settings in flat form, and the keys that only an eval has."""
+    settings = file.content
     if not isinstance(settings, dict):
-        raise SourceError(f"config file {path} must hold a table of settings")
+        raise SourceError(f"config file {file.path} must hold a table of settings")
     ignored = sorted(_eval_keys() & set(settings))
     if not isinstance(settings.get(EVAL_VIEW, False), bool):
         ignored = sorted([*ignored, EVAL_VIEW])
@@ -196,13 +255,13 @@ def _read_file(path: Path) -> tuple[dict[str, Any], list[str]]:
     kept = {key: value for key, value in settings.items() if key not in ignored}
     try:
         flat = fold_env(kept)
-        if ignored:  # an eval writes its defaults out: no limit was chosen by nobody
-            timeout = flat.get("timeout")
-            if isinstance(timeout, dict) and timeout.get("episode", 0) is None:
-                timeout.pop("episode")
-        return flat, ignored
     except ValueError as error:
-        raise SourceError(f"config file {path}: {error}") from error
+        raise SourceError(f"config file {file.path}: {error}") from error
+    if ignored:  # an eval writes its defaults out: no limit was chosen by nobody
+        timeout = flat.get("timeout")
+        if isinstance(timeout, dict) and timeout.get("episode", 0) is None:
+            flat["timeout"] = {key: value for key, value in timeout.items() if key != "episode"}
+    return flat, ignored
 
 
 def _eval_keys() -> set[str]:

@@ -1,15 +1,13 @@
 """Keys stay out of files and logs, also where a provider repeats one in its error page."""
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from pydantic import BaseModel
-
-from verifiers.v1.configs.client import BaseClientConfig, resolve_api_key, resolve_headers
+from verifiers.v1.configs.client import resolve_api_key, resolve_headers
 from verifiers.v1.episode import Episode
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.trace import Error
+from verifiers.v1.utils.addresses import clients_of
 
 SHORTEST = 8
 """Characters. A shorter key (`EMPTY`, `none`) is a common word, and no secret."""
@@ -20,22 +18,6 @@ SECRET_NAME = re.compile(
     r"auth(?!or\b|or_|ors)|key|token|secret|cookie|passw|credential", re.IGNORECASE
 )
 """What a header, query parameter or environment variable is called whose value is a secret."""
-
-
-def clients_of(value: Any, name: str = "") -> Iterator[tuple[str, BaseClientConfig]]:
-    """Every endpoint that a config names, at whatever depth (the student's, the teacher's, an
-    agent's own, those of judges), with its name; the entries of a list have the list's."""
-    if isinstance(value, BaseClientConfig):
-        yield name, value
-    if isinstance(value, BaseModel):
-        for field in type(value).model_fields:
-            yield from clients_of(getattr(value, field), f"{name}.{field}" if name else field)
-    elif isinstance(value, list):
-        for item in value:
-            yield from clients_of(item, name)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from clients_of(item, f"{name}.{key}")
 
 
 def keys_of(config: GEPAConfig) -> dict[str, str]:

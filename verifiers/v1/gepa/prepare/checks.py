@@ -3,6 +3,7 @@
 Each check raises `ConfigError` with one line that says what is wrong and what to do about it.
 """
 
+import contextlib
 import json
 import logging
 import os
@@ -261,11 +262,30 @@ def check_cache(config: GEPAConfig) -> None:
 
 
 def check_prompt(config: GEPAConfig, seed_prompt: str) -> None:
-    """The seed prompt must meet what every proposal must. Raises `ConfigError`."""
+    """The seed prompt must be a text, and meet what every proposal must. Raises `ConfigError`."""
+    if config.initial_prompt is not None and (name := _file_named(config.initial_prompt)):
+        raise ConfigError(
+            f"--initial-prompt takes the prompt itself, and {name} is a file: to start from its "
+            f"text, use --taskset.system-prompt {name}"
+        )
     if not all(text.strip() for text in config.protect):
         raise ConfigError("--protect holds a blank text, which every prompt would do without")
+    for text in config.protect:
+        if text not in seed_prompt and (name := _file_named(text)):
+            raise ConfigError(
+                f"--protect takes the texts themselves, and {name} is a file: give what it holds"
+            )
     if unfit := unmet(seed_prompt, config.max_prompt_chars, config.protect):
         raise ConfigError(f"the seed prompt can't be used: {unfit}")
+
+
+def _file_named(text: str) -> str | None:
+    """The file whose name was given in place of a text, perhaps behind an `@`."""
+    for name in (text.strip(), text.strip().removeprefix("@")):
+        with contextlib.suppress(OSError, ValueError):  # too long for a name, for example
+            if name and Path(name).is_file():
+                return name
+    return None
 
 
 def check_reuse(config: GEPAConfig) -> None:

@@ -5,6 +5,7 @@ A dry run ends here, so nothing that only a run needs is imported.
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 import verifiers.v1 as vf
 from verifiers.v1.gepa.config import GEPAConfig
@@ -13,9 +14,12 @@ from verifiers.v1.gepa.prepare import checks, requests
 from verifiers.v1.gepa.prepare.extent import check_extent
 from verifiers.v1.gepa.prepare.identity import check_identity, run_identity
 from verifiers.v1.gepa.prepare.rundir import write_config
-from verifiers.v1.utils.texts import read_text
+from verifiers.v1.utils.texts import is_marked, read_text, shorten
 
 logger = logging.getLogger(__name__)
+
+SHOWN_CHARS = 80
+"""How much of a text that was taken for a file's name is repeated, in characters."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +39,18 @@ def load_env(config: GEPAConfig) -> vf.Env:
         return vf.load_environment(config)
     taskset = config.taskset.model_copy(update={"system_prompt": None})
     env = vf.load_environment(config.model_copy(update={"taskset": taskset}))
-    env.taskset.system_prompt = read_text(path)
+    env.taskset.system_prompt = _prompt_in(path)
     return env
+
+
+def _prompt_in(path: Path) -> str:
+    try:
+        return read_text(path)
+    except OSError as error:
+        raise checks.ConfigError(
+            f"--taskset.system-prompt {shorten(str(path), SHOWN_CHARS)} can't be read "
+            f"({error.strerror}): it takes a file; a text is given with --initial-prompt"
+        ) from error
 
 
 def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
@@ -48,6 +62,8 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     checks.check_numbers(config)
     checks.check_search(config)
     requests.check_secrets(config)
+    for given, base in config.cut_addresses.items():
+        logger.info("the base URL of %s is %s", given, base)
     requests.check_sampling(config)
     requests.check_limits(config)
     checks.check_run_dir(config)
@@ -55,13 +71,16 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     checks.check_reuse(config)
     checks.check_prices(config)
     checks.check_trackers(config)
-    if config.taskset.system_prompt is not None:
-        env.taskset.system_prompt = read_text(config.taskset.system_prompt)
+    path = config.taskset.system_prompt
+    if path is not None:
+        env.taskset.system_prompt = _prompt_in(path)
+        if is_marked(path):
+            logger.info("%s starts with a byte order mark, which is no part of the prompt", path)
     split = split_tasks(env.taskset, config)
     prompt = seed_prompt(split.tasks, config)
     checks.check_prompt(config, prompt)
     checks.check_workers(env, config, split)
-    warnings = checks.check_delivery(config, split)
+    warnings = [*checks.check_delivery(config, split), *requests.eval_warnings(config)]
     table = checks.check_budget(config, split)
     if not config.resume:
         logger.info("what it costs:\n%s", table)

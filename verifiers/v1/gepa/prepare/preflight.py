@@ -1,11 +1,12 @@
 """Do the endpoints answer, take the key and serve the models? Asked before anything is charged.
 
 The list of models is free of charge; only where it can't tell is a completion of one token sent: to
-the teacher, and to the student where it has several replicas (with one, the seed prompt's first
-rollout is the probe).
+the teacher, and to the student where it has several replicas or knows no such address (else the
+seed prompt's first rollout is the probe).
 """
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -14,7 +15,6 @@ from openai import APIStatusError
 from pydantic_core import from_json
 
 from direct_chat.answers import Unusable, mend
-from verifiers.v1.clients.base import build_async_openai
 from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.faults.failures import (
@@ -28,10 +28,14 @@ from verifiers.v1.gepa.faults.failures import (
 from verifiers.v1.gepa.faults.privacy import keys_of, scrub
 from verifiers.v1.gepa.faults.retries import Retries
 from verifiers.v1.gepa.record.usage import reported_usage
+from verifiers.v1.gepa.teacher.client import open_api
 from verifiers.v1.types import Usage
+from verifiers.v1.utils.addresses import split_query
 
 SECONDS = 60.0
 """How long one question may take."""
+
+VERSIONED = re.compile(r"/v\d")
 
 
 Count = Callable[[str, Usage | None], None]
@@ -57,7 +61,8 @@ class Reachable:
     """One question to an endpoint: whether it answered and, if asked, lists the model."""
 
     verdict: Verdict
-    served: Literal["listed", "unlisted", "unknown"] = "unknown"
+    served: Literal["listed", "unlisted", "unknown", "nothing"] = "unknown"
+    """`nothing`: it knows no such address."""
 
 
 async def _check(
@@ -87,7 +92,7 @@ async def _check(
 
     answer = await ask(listing)
     unsure = answer.verdict == MEASURED and answer.served != "listed"
-    if unsure and (probe or answer.served == "unlisted"):
+    if unsure and (probe or answer.served != "unknown"):
         answer = await ask(completion)
     if answer.verdict.kind != "measured":
         cause = scrub(answer.verdict.cause, keys_of(config))
@@ -99,11 +104,14 @@ async def _check(
 
 async def _list_models(model: str, client: BaseClientConfig) -> Reachable:
     try:
-        async with asyncio.timeout(SECONDS), build_async_openai(client) as api:
+        async with asyncio.timeout(SECONDS), open_api(client) as api:
             models = [listed.id async for listed in api.models.list()]
     except APIStatusError as error:
-        # Many servers and keys do completions only; but a wrong key is wrong for both.
-        return Reachable(judge_error(error) if error.status_code == 401 else MEASURED)
+        # Many servers and keys do completions only; but a wrong key is wrong for both, and so may
+        # the address be.
+        if error.status_code == 401:
+            return Reachable(judge_error(error))
+        return Reachable(MEASURED, "nothing" if error.status_code == 404 else "unknown")
     except TimeoutError:
         return Reachable(Verdict("transient", f"no answer within {SECONDS:g} seconds"))
     except (TypeError, AttributeError, ValueError):
@@ -119,7 +127,7 @@ async def _complete(
     model: str, client: BaseClientConfig, count: Callable[[Usage | None], None]
 ) -> Reachable:
     try:
-        async with asyncio.timeout(SECONDS), build_async_openai(client) as api:
+        async with asyncio.timeout(SECONDS), open_api(client) as api:
             response = await api.chat.completions.with_raw_response.create(
                 model=model, messages=[{"role": "user", "content": "ping"}], max_tokens=1
             )
@@ -128,7 +136,11 @@ async def _complete(
     except APIStatusError as error:
         # A parameter that this model does not take is no reason to doubt that it is there.
         verdict = judge_error(error)
-        return Reachable(MEASURED if verdict.kind in ("measured", "refused") else verdict)
+        if verdict.kind in ("measured", "refused"):
+            return Reachable(MEASURED)
+        if error.status_code == 404 and not _is_about(model, error):
+            verdict = replace(verdict, cause=f"{verdict.cause}; {_where(client, error)}")
+        return Reachable(verdict)
     except Exception as error:  # noqa: BLE001 - every failure of the call gets a verdict
         return Reachable(judge_error(error))
     return _read(response.http_response.content, count)
@@ -148,3 +160,19 @@ def _read(content: bytes, count: Callable[[Usage | None], None]) -> Reachable:
         if verdict.kind == "permanent":
             return Reachable(verdict)
     return Reachable(MEASURED)
+
+
+def _is_about(model: str, error: APIStatusError) -> bool:
+    """Whether a 404 is about the model, and not about the address."""
+    text = error.response.text.lower()
+    return model.lower() in text or "model" in text or "deployment" in text
+
+
+def _where(client: BaseClientConfig, error: APIStatusError) -> str:
+    """What was asked, and where else it may be."""
+    asked = f"nothing is served at {error.request.url}"
+    base, query = split_query(client.base_url)
+    if VERSIONED.search(base):
+        return asked
+    better = f"{base.rstrip('/')}/v1" + (f"?{query}" if query else "")
+    return f"{asked}, and most servers have their API under /v1: try {better}"

@@ -3,15 +3,22 @@
 Each check raises `ConfigError` with one line that says what is wrong and what to do about it.
 """
 
+import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from verifiers.v1.configs.agent import agent_config_fields
-from verifiers.v1.configs.client import resolve_api_key
+from verifiers.v1.configs.client import BaseClientConfig, TrainClientConfig, resolve_api_key
+from verifiers.v1.configs.judge import JudgeConfig
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.faults.privacy import SECRET_NAME, clients_of
+from verifiers.v1.gepa.faults.privacy import SECRET_NAME
 from verifiers.v1.gepa.prepare.checks import ConfigError
+from verifiers.v1.judges.decision import DecisionJudgeConfig
 from verifiers.v1.types import SamplingConfig
+from verifiers.v1.utils.addresses import clients_of, split_query
+
+BARE = re.compile(r"(?=[^/]*[.:])[\w.-]+(?P<port>:\d+)?(/[\w./-]*)?")
+"""A host that has a port or a domain, and perhaps a path."""
 
 
 def check_secrets(config: GEPAConfig) -> None:
@@ -28,6 +35,7 @@ def check_secrets(config: GEPAConfig) -> None:
                     f"--{flag}.headers-from-env"
                 )
         _check_url(f"{flag}.base-url", flag, client.base_url)
+        _check_query(flag, client)
         key = resolve_api_key(client)
         if key != key.strip() or not key.isprintable():
             raise ConfigError(
@@ -77,6 +85,22 @@ def _is_default(name: str, value: object) -> bool:
     return name == "n" and not isinstance(value, bool) and value == 1
 
 
+def eval_warnings(config: GEPAConfig) -> list[str]:
+    """What `vf-eval`, which has no `Relay`, will send otherwise than this run does."""
+    warnings = []
+    if any(split_query(client.base_url)[1] for client in config.endpoints):
+        warnings.append(
+            "vf-eval can't evaluate the prompt at this endpoint: it puts the query of a base URL "
+            "in front of the path"
+        )
+    if config.sampling.max_completion_tokens is not None:
+        warnings.append(
+            "vf-eval sends the limit of a reply as max_tokens: where the model refuses that, it "
+            "can't evaluate the prompt"
+        )
+    return warnings
+
+
 def check_limits(config: GEPAConfig) -> None:
     """A limit that leaves no room would end every rollout at once."""
     for agent_name, agent in agent_config_fields(config).items():
@@ -91,15 +115,37 @@ def _check_url(option: str, client: str, address: str) -> None:
     try:
         url = urlsplit(address)
         reachable = url.scheme in ("http", "https") and url.hostname and url.port != 0
-        reachable = reachable and address.isprintable() and " " not in address
+        reachable = reachable and address.isprintable() and not {" ", "#"} & {*address}
     except ValueError:
         reachable = False
     if not reachable:
         raise ConfigError(
-            f"--{option} must be an address like http://localhost:8000/v1, with its scheme and host"
+            f"--{option} must be an address like {_with_scheme(address)}, with its scheme and host"
         )
     if url.username or url.password or SECRET_NAME.search(url.query):
         raise ConfigError(
             f"--{option} holds a key or password, which would be written to the run's files: send "
             f"it as a header named in --{client}.headers-from-env"
+        )
+
+
+def _with_scheme(address: str) -> str:
+    """What was meant by an address that has all but its scheme, else any address."""
+    bare = BARE.fullmatch(address)
+    if bare is None:
+        return "http://localhost:8000/v1"
+    return f"{'http' if bare['port'] else 'https'}://{address}"
+
+
+def _check_query(flag: str, client: BaseClientConfig) -> None:
+    """Where requests are not ours to send, a query would end up in front of the path."""
+    elsewhere = isinstance(client, TrainClientConfig) or (
+        # This one is asked at its base URL itself.
+        isinstance(client, JudgeConfig) and not isinstance(client, DecisionJudgeConfig)
+    )
+    if elsewhere and split_query(client.base_url)[1]:
+        raise ConfigError(
+            f"--{flag}.base-url has a query, which the host's client can't send behind the path of "
+            "a request: only the student's and the teacher's endpoint can have one; put a proxy "
+            "that adds it in front of this one"
         )

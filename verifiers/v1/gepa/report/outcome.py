@@ -303,6 +303,7 @@ def eval_config(config: GEPAConfig, outcome: Outcome) -> dict[str, Any]:
     the test tasks (on val where there are none)."""
     assert outcome.run_dir is not None
     settings = config.model_dump(mode="json")
+    settings["sampling"] = config.sampling.unnamed().model_dump(mode="json")
     env = {name: settings[name] for name in settings if name not in OWN_FIELDS}
     env["taskset"]["system_prompt"] = str(outcome.run_dir.resolve() / PROMPT_FILE)
     shared = ("model", "client", "sampling", "max_concurrent", "output_dir")

@@ -28,8 +28,9 @@ class Endpoints:
     """The replicas and what became of the rollouts on each."""
 
     def __init__(self, config: GEPAConfig) -> None:
+        sampling = config.sampling.unnamed()
         self.contexts = [
-            ModelContext(client=client, model=config.student, sampling=config.sampling)
+            ModelContext(client=client, model=config.student, sampling=sampling)
             for client in config.endpoints
         ]
         count = len(self.contexts)

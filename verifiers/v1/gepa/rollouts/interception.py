@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from verifiers.v1.configs.agent import agent_config_fields
 from verifiers.v1.env import Env
 from verifiers.v1.gepa.config import GEPAConfig
+from verifiers.v1.gepa.rollouts.relay import student_urls, use_relay
 from verifiers.v1.interception import (
     ElasticInterceptionPoolConfig,
     InterceptionConfig,
@@ -29,6 +30,7 @@ SERVERS = 32
 @contextlib.asynccontextmanager
 async def serving(env: Env, config: GEPAConfig) -> AsyncIterator[None]:
     """`env.serving()`, with `interception_of` the run."""
+    use_relay(*student_urls(config))
     own = env.config
     env.config = own.model_copy(update={"interception": interception_of(env, config)})
     try:

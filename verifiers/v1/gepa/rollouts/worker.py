@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ def serve(order: dict[str, Any]) -> None:
     from verifiers.v1.serve.pool import serve_env
     from verifiers.v1.utils.logging import LIBRARY_LOGGER, setup_logging
 
+    urls, named = order["relay"]
+    if named or any("?" in url for url in urls):  # most need none of our modules
+        import_module("verifiers_gepa")  # which lets the next one be found
+        from verifiers.v1.gepa.rollouts.relay import use_relay
+
+        use_relay(urls, named)
     setup_logging("WARNING")
     logging.getLogger(f"{LIBRARY_LOGGER}.interception").setLevel("ERROR")
     serve_env(

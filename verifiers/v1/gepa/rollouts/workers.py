@@ -31,6 +31,7 @@ from verifiers.v1.gepa.faults.failures import Fault
 from verifiers.v1.gepa.faults.privacy import keys_of, scrub
 from verifiers.v1.gepa.rollouts import worker as program
 from verifiers.v1.gepa.rollouts.interception import interception_of
+from verifiers.v1.gepa.rollouts.relay import student_urls
 from verifiers.v1.serve import EnvClient
 from verifiers.v1.task import Task
 from verifiers.v1.trace import Error, TraceTask
@@ -152,6 +153,7 @@ class Workers:
     def __init__(self, env: Env, config: GEPAConfig, count: int) -> None:
         self._env_id = env.config.env_id
         self._config = worker_config(env, config)
+        self._relay = student_urls(config)
         self._keys = keys_of(config)
         limit = config.timeout.episode
         self._limit = math.inf if limit is None else limit
@@ -263,6 +265,7 @@ class Workers:
             "address": worker.address,
             "cause": str(worker.cause),
             "config": self._config,
+            "relay": self._relay,
         }
         assert process.stdin is not None
         process.stdin.write(json.dumps(order).encode() + b"\n")

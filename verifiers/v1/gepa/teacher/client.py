@@ -10,12 +10,14 @@ as `direct-chat` mends the student's: the models of OpenAI's SDK don't look at w
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from urllib.parse import parse_qsl
 
 from openai import AsyncOpenAI
 from pydantic_core import from_json
 
 from direct_chat.answers import Unusable, mend
 from verifiers.v1.clients.base import build_async_openai
+from verifiers.v1.configs.client import BaseClientConfig
 from verifiers.v1.configs.judge import JudgeConfig
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.faults.failures import MEASURED, Verdict, judge_error, judge_status, within
@@ -25,6 +27,7 @@ from verifiers.v1.gepa.record.usage import reported_usage
 from verifiers.v1.gepa.teacher.template import TEMPLATE
 from verifiers.v1.judge import Judge
 from verifiers.v1.types import Usage
+from verifiers.v1.utils.addresses import split_query
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,16 @@ class Answer:
     attempts: int = 1
     recorded: bool = False
     """Whether it comes from the record of a resumed run."""
+
+
+def open_api(config: BaseClientConfig) -> AsyncOpenAI:
+    """The host's client for `config`'s endpoint, with the query of its base URL behind the path of
+    each request, where the SDK would put it in front."""
+    base, query = split_query(config.base_url)
+    if not query:
+        return build_async_openai(config)
+    api = build_async_openai(config.model_copy(update={"base_url": base}))
+    return api.with_options(default_query=dict(parse_qsl(query, keep_blank_values=True)))
 
 
 class Teacher(Judge[str, JudgeConfig]):
@@ -81,7 +94,7 @@ class Teacher(Judge[str, JudgeConfig]):
     async def ask_once(self, prompt: str) -> Answer:
         """One request, no retry. A failure comes back as its verdict, never as an exception."""
         if self._client is None:
-            self._client = build_async_openai(self.config)
+            self._client = open_api(self.config)
         sampling = self.config.sampling.model_dump(exclude_none=True)
         try:
             async with asyncio.timeout(self._timeout):
