@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gepa
 import pytest
+from gepa.api import optimize as search
 from gepa.core.adapter import EvaluationBatch
 from gepa.proposer.reflective_mutation.reflection_lm import ReflectionProposal
 
@@ -162,23 +162,23 @@ class Stop(BaseException):
     """As `SearchStopped`: no `Exception`."""
 
 
-def optimize(adapter: Adapter, teacher: Teacher, callbacks: list[Any], iterations: int) -> Any:
+def optimize(adapter: Any, teacher: Any, callbacks: list[Any], iterations: int) -> Any:
     """A search of so many iterations, and gepa's state at its end."""
     seen: list[Any] = []
 
-    def stop(state: Any) -> bool:
-        seen.append(state)
-        if state.i + 1 >= iterations:
+    def stop(gepa_state: Any) -> bool:
+        seen.append(gepa_state)
+        if gepa_state.i + 1 >= iterations:
             raise Stop
         return False
 
     with pytest.raises(Stop):
-        gepa.optimize(
+        search(
             seed_candidate={"system_prompt": "p"},
             trainset=[0, 1, 2, 3],
             valset=[4, 5],
-            adapter=adapter,  # type: ignore[arg-type]
-            reflection_strategy=teacher,  # type: ignore[arg-type]
+            adapter=adapter,
+            reflection_strategy=teacher,
             reflection_minibatch_size=2,
             stop_callbacks=stop,
             callbacks=callbacks,
@@ -216,13 +216,15 @@ def test_what_gepa_calls_and_catches(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert list(tmp_path.iterdir()) == []  # nothing is written without a run directory
     # An `Exception` around a proposal is swallowed, anything else is not.
     optimize(Adapter(), Teacher([], ValueError("no")), [], 3)
+    least: Any = Adapter()
+    interrupted: Any = Teacher([], KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
-        gepa.optimize(
+        search(
             seed_candidate={"system_prompt": "p"},
             trainset=[0, 1],
             valset=[2],
-            adapter=Adapter(),  # type: ignore[arg-type]
-            reflection_strategy=Teacher([], KeyboardInterrupt()),  # type: ignore[arg-type]
+            adapter=least,
+            reflection_strategy=interrupted,
             reflection_minibatch_size=1,
             max_metric_calls=20,
             skip_perfect_score=False,
