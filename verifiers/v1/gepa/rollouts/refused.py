@@ -25,21 +25,29 @@ class Answers:
         """Endpoints that answered."""
         self._answered: set[str] = set()
         """Candidates that were answered."""
+        self._in_batch: set[int] = set()
+        """Endpoints that answered in this batch."""
         self._refusals: Counter[int] = Counter()
         """By endpoint, those since it last answered that count against it."""
+
+    def start_batch(self) -> None:
+        """What is answered from now on belongs to another batch."""
+        self._in_batch.clear()
 
     def answered(self, endpoint: int, candidate: str) -> None:
         """An endpoint answered a candidate's rollout."""
         self._answering.add(endpoint)
+        self._in_batch.add(endpoint)
         self._answered.add(candidate)
         self._refusals[endpoint] = 0
 
-    def decide(self, endpoint: int, refused: Sequence[str], answers: int) -> Decision:
-        """What an endpoint's refusals of one batch are about, by the candidates that were refused;
-        `answers` are its answers to the others of the batch. Candidates that it answered before
-        and now refuses throughout are a sign that it has changed."""
+    def decide(self, endpoint: int, refused: Sequence[str]) -> Decision:
+        """What an endpoint's refusals of this batch are about, by the candidates that were refused.
+        Candidates that it answered before and now refuses throughout are a sign that it has
+        changed."""
         never = endpoint not in self._answering
-        changed = not answers and all(candidate in self._answered for candidate in refused)
+        silent = endpoint not in self._in_batch
+        changed = silent and all(candidate in self._answered for candidate in refused)
         if never or changed:
             self._refusals[endpoint] += len(refused)
         if self._refusals[endpoint] >= MOST:

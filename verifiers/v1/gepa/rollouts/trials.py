@@ -78,6 +78,7 @@ class Trials:
 
     async def measure(self, jobs: Sequence[tuple[Job, int]]) -> list[Measurement]:
         """Run jobs, each with how often it was asked for before; the first fault ends all."""
+        self._answers.start_batch()
         tasks = [asyncio.create_task(self._try(*job)) for job in jobs]
         for task in tasks:
             task.add_done_callback(self._budget.batch.ended)
@@ -92,8 +93,8 @@ class Trials:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _try(self, job: Job, occurrence: int) -> _Attempt:
-        """The last attempt at a job."""
+    async def _try(self, job: Job, occurrence: int) -> Measurement | _Attempt:
+        """The measurement of a job; the attempt itself where it was refused."""
         policy = self.retries.policy(f"rollout of task {job.task.data.idx}")
         number = 0
 
@@ -105,22 +106,21 @@ class Trials:
         last: _Attempt = await policy(attempt)
         if self._broken is not None:
             raise self._broken
-        return last
+        return last if last.verdict.kind == "refused" else self._measurement(last)
 
-    async def _settle(self, batch: Sequence[_Attempt]) -> list[Measurement]:
+    async def _settle(self, batch: Sequence[Measurement | _Attempt]) -> list[Measurement]:
         """The measurements of a batch, once it is decided what its refusals mean."""
-        refused = [one for one in batch if one.verdict.kind == "refused"]
-        decided: dict[int, _Attempt] = {}
+        refused = [one for one in batch if isinstance(one, _Attempt)]
+        decided: dict[int, Measurement] = {}
         for endpoint in sorted({one.endpoint for one in refused}):
             mine = [one for one in refused if one.endpoint == endpoint]
-            answers = sum(one.endpoint == endpoint and _answered(one.verdict) for one in batch)
             candidates = [self._keys.job(one.job)[1] for one in mine]
-            decision = self._answers.decide(endpoint, candidates, answers)
+            decision = self._answers.decide(endpoint, candidates)
             for one in mine:
-                decided[id(one)] = await self._decide(one, decision)
+                decided[id(one)] = self._measurement(await self._decide(one, decision))
             if decision == "every request":
                 raise self._fault(mine[-1])
-        return [self._measurement(decided.get(id(one), one)) for one in batch]
+        return [decided[id(one)] if isinstance(one, _Attempt) else one for one in batch]
 
     async def _decide(self, one: _Attempt, decision: Decision) -> _Attempt:
         """A refused attempt with its final verdict, on record unless that has to wait."""
