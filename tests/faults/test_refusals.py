@@ -238,6 +238,7 @@ def test_what_a_judges_provider_says(
     with scripted() as endpoint, Endpoint(judge) as judges:
         flags = ["--taskset.task.broken", "judge", "--taskset.task.judge-url", judges.url]
         flags += ["--taskset.task.broken-on", "question 5", "--max-dropped-fraction", "0.5"]
+        flags += ["--max-attempts", "2" if said["student"] == "again" else "1"]
         done = run(endpoint, tmp_path, *BUDGET, *flags)
     if said["student"] == "stops":
         assert done.status == 2
