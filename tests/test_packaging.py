@@ -299,7 +299,7 @@ def test_an_installation_without_its_overlay_says_so(tmp_path: Path) -> None:
 def test_public_names() -> None:
     assert verifiers_gepa.__version__ == version("verifiers-gepa")
     gepa = importlib.import_module("verifiers.v1.gepa")
-    for name in ("GEPAAdapter", "GEPAConfig", "run_gepa"):
+    for name in ("GEPAAdapter", "GEPAConfig", "GEPAError", "Outcome", "RunInterrupted", "run_gepa"):
         assert getattr(verifiers_gepa, name) is getattr(gepa, name)
     with pytest.raises(AttributeError, match="'verifiers_gepa' has no attribute 'nothing'"):
         _ = verifiers_gepa.nothing

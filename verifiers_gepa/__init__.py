@@ -22,11 +22,26 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from verifiers.v1.gepa import GEPAAdapter, GEPAConfig, run_gepa
+    from verifiers.v1.gepa import (
+        GEPAAdapter,
+        GEPAConfig,
+        GEPAError,
+        Outcome,
+        RunInterrupted,
+        run_gepa,
+    )
 
     __version__: str
 
-__all__ = ["GEPAAdapter", "GEPAConfig", "__version__", "run_gepa"]
+__all__ = [
+    "GEPAAdapter",
+    "GEPAConfig",
+    "GEPAError",
+    "Outcome",
+    "RunInterrupted",
+    "__version__",
+    "run_gepa",
+]
 
 MOUNTS = ("verifiers.v1", "verifiers.v1.cli", "verifiers.v1.utils")
 """The host's packages that our modules join."""

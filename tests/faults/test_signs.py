@@ -66,6 +66,8 @@ def test_every_meaning_has_rows_of_several_providers() -> None:
             "throttled",
         ),
         (500, "oops", "transient", ""),
+        (500, "the content management service is down", "transient", ""),
+        (503, "model not found, it is being loaded", "transient", ""),
         (529, '{"type": "error", "error": {"type": "overloaded_error"}}', "transient", ""),
         # A refusal that only mentions the words of another.
         (

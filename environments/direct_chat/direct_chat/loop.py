@@ -18,7 +18,7 @@ from verifiers.v1.harnesses.utils.compaction import bound_tool_message
 from verifiers.v1.harnesses.utils.mcp import MCPConnection, call_mcp
 
 LOST_TURNS = 3
-"""Turns in a row whose every call leads nowhere, till the conversation ends: a model that was told
+"""Turns in a row whose every call leads nowhere, until the conversation ends: a model that was told
 twice what is wrong goes on like that for ever, and each turn is paid for."""
 
 

@@ -9,15 +9,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from verifiers.v1.gepa.adapter import GEPAAdapter
     from verifiers.v1.gepa.config import GEPAConfig
-    from verifiers.v1.gepa.runner import run_gepa
+    from verifiers.v1.gepa.report.outcome import Outcome
+    from verifiers.v1.gepa.runner import GEPAError, RunInterrupted, run_gepa
 
-__all__ = ["GEPAAdapter", "GEPAConfig", "run_gepa"]
+__all__ = ["GEPAAdapter", "GEPAConfig", "GEPAError", "Outcome", "RunInterrupted", "run_gepa"]
 
 
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    homes = {"GEPAAdapter": "adapter", "GEPAConfig": "config", "run_gepa": "runner"}
+    homes = {
+        "GEPAAdapter": "adapter",
+        "GEPAConfig": "config",
+        "GEPAError": "runner",
+        "Outcome": "report.outcome",
+        "RunInterrupted": "runner",
+        "run_gepa": "runner",
+    }
     if name not in homes:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{homes[name]}"), name)

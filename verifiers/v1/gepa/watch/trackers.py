@@ -116,7 +116,7 @@ class Tracker:
 
 @contextlib.contextmanager
 def tracked(run: Run) -> Iterator[list[Status]]:
-    """Track the run, where it is asked for, till it is over. Put into the list how it ended."""
+    """Track the run until it is over, if that is asked for. Put into the list how it ended."""
     ended: list[Status] = []
     if not (run.config.wandb or run.config.mlflow):
         yield ended
