@@ -1,5 +1,6 @@
 """The options of a run that have a job of their own, by that job; `GEPAConfig` inherits them."""
 
+import os
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
@@ -7,6 +8,7 @@ from pydantic import Field, FiniteFloat, ValidationInfo, field_validator, model_
 from pydantic_config import BaseConfig
 
 from verifiers.v1.configs.env import TimeoutConfig
+from verifiers.v1.utils.texts import is_text, read_text
 
 
 class NumberOptions(BaseConfig):
@@ -94,9 +96,46 @@ class PromptOptions(NumberOptions):
     protect: list[str] = Field(default_factory=list)
     """Texts that must stay in the prompt, word for word. A proposal that lacks one costs no
     rollout; the teacher is told."""
+    reflection_guidance: str | None = None
+    """Guidance for the teacher, part of every request: what you know about the task or want of the
+    prompt (tone, language, what must not change). `@FILE` takes the text of a UTF-8 file."""
     max_reflection_chars: int = Field(100_000, ge=20_000)
     """Characters of a request to the teacher. The current prompt goes whole; the examples share the
     rest, at least a quarter of this, and lose the middle of what is long."""
+
+    @field_validator("reflection_guidance")
+    @classmethod
+    def _guidance_text(cls, value: str | None) -> str | None:
+        """The text itself, so that a saved config needs no other file."""
+        if value is None:
+            return None
+        text = value.strip()
+        if text.startswith("@"):
+            name = text[1:].strip()
+            text = _text_of(name)
+            if text.startswith("@"):
+                raise ValueError(
+                    f"the text of {name} begins with @, which would name another file: put a word "
+                    "in front of it"
+                )
+        if not is_text(text):
+            raise ValueError("it holds a lone surrogate, which has no UTF-8 form")
+        if not text:
+            raise ValueError("it holds no text: leave it out")
+        return text
+
+
+def _text_of(name: str) -> str:
+    if not name:
+        raise ValueError("@ must be followed by the path of a file that holds the text")
+    try:
+        # In an ASCII locale too, a name is what was typed.
+        return read_text(Path(os.fsdecode(name.encode("utf-8")))).strip()
+    except OSError as error:
+        raise ValueError(
+            f"{name} can't be read ({error.strerror}): behind @ stands the path of a file; a text "
+            "that begins with @ needs a word in front of it"
+        ) from error
 
 
 class LimitOptions(NumberOptions):
