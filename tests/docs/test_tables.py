@@ -157,6 +157,7 @@ OTHERWISE: dict[str, tuple[str, ...]] = {
     "max_reflection_chars": ("50000",),
     "max_prompt_chars": ("50000",),
     "protect": ("Classify",),
+    "reflection_guidance": ("Be polite.",),
     "initial_prompt": ("Classify.",),
     "taskset.system_prompt": ("configs/openai.toml",),
     "seed": ("1",),

@@ -67,7 +67,10 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
     texts = [None if parent is None else candidates[parent] for parent in found.parents]
     flags = [quality.flags(*pair) for pair in zip(candidates, texts, strict=True)]
     look = "look at it before you deploy it"
-    warnings += [f"the prompt {line}: {look}" for line in describe(flags[best])]
+    # Its own, and what it has from those that it was made from.
+    held = quality.flags(candidates[best], candidates[0])
+    held = [*flags[best], *(flag for flag in held if flag not in flags[best])]
+    warnings += [f"the prompt {line}: {look}" for line in describe(held)]
     if "\r" in candidates[best]:
         warnings.append(
             "the prompt holds carriage returns; vf-eval drops them when it reads the prompt's file"

@@ -241,7 +241,8 @@ def _assemble(
     )
     progress = Progress(adapter, run_dir)
     hide = hidden_texts([run_dir] if run_dir else [])
-    quality = Quality(config, plan.seed_prompt, plan.split.train)
+    split = plan.split
+    quality = Quality(config, plan.seed_prompt, split.train, [*split.val, *split.test])
     reflection = Reflection(config, quality, drive, journal, replay, budget, hide, history)
     return Run(config, plan, adapter, reflection, progress, Evaluation())
 

@@ -24,7 +24,7 @@ from verifiers.v1.utils.generic import deep_merge
 from verifiers.v1.utils.setting_mistakes import block_flags
 from verifiers.v1.utils.texts import decode, is_text
 
-PROMPT_FLAG = "--initial-prompt"
+PROMPT_FLAG, GUIDANCE_FLAG = "--initial-prompt", "--reflection-guidance"
 
 EVAL_IDENTITY = "run"
 """An eval's run block names the eval's own directory, which a run must not write into."""
@@ -124,9 +124,9 @@ def _blocks(flags: list[str], files: list[_File]) -> set[str]:
 
 def flat_flags(argv: list[str]) -> list[str]:
     """`argv` with the taskset id (a bare word that no flag precedes) as a flag, `--env.x` as `--x`,
-    and the prompt's text attached to its flag, so that no text of a prompt can be taken for a flag
-    or a file. Raises `SourceError` where one setting is given in both spellings with different
-    values."""
+    and a text (the prompt, the guidance) attached to its flag, so that it can't be taken for a flag
+    or a file of settings. Raises `SourceError` where one setting is given in both spellings with
+    different values."""
     tokens = list(argv)
     first = 0
     while first < len(tokens) and tokens[first].startswith("@"):
@@ -140,21 +140,17 @@ def flat_flags(argv: list[str]) -> list[str]:
             flat += values
             continue
         name, given = _flat_name(flag), values
-        if name == PROMPT_FLAG and values:
-            given = [_decoded(values[0])]
-            if given == ["@"] and values[1:]:
-                raise SourceError(
-                    f"{PROMPT_FLAG} takes the prompt itself: to start from the text of a file, use "
-                    f"--taskset.system-prompt {values[1]}"
-                )
-            flat += [f"{name}={given[0]}", *values[1:]]
-        elif name.startswith(f"{PROMPT_FLAG}="):
-            flat += [_decoded(name), *values]
+        if (text := _text_flag(flag)) and values:
+            given, others = _given_text(text, values)
+            flat += [f"{text}={given[0]}", *others]
+        elif attached_text := _text_flag(flag.partition("=")[0]):
+            name = _decoded(attached_text, name)
+            flat += [name, *values]
         else:
             flat += [*([] if name == "--env" else [name]), *values]
         key, equals, attached = name.partition("=")
         key = key.replace("_", "-")
-        value = [attached] if equals else _values(given, name == PROMPT_FLAG)
+        value = [attached] if equals else _values(given, text is not None)
         spelling, earlier = seen.setdefault(key, (flag, value))
         if spelling.partition("=")[0] != flag.partition("=")[0] and earlier != value:
             raise SourceError(
@@ -177,11 +173,11 @@ def named_ids(flags: list[str], settings: dict[str, Any]) -> tuple[str, str]:
 
 def _groups(tokens: list[str]) -> Iterator[tuple[str | None, list[str]]]:
     """Each `--flag` with the tokens up to the next one; what stands before the first has no flag.
-    The token after the prompt's flag is its text, whatever it looks like."""
+    The token after the flag of a text is that text, whatever it looks like."""
     flag: str | None = None
     values: list[str] = []
     for token in tokens:
-        text = flag == PROMPT_FLAG and not values
+        text = flag is not None and _text_flag(flag) is not None and not values
         if token.startswith("--") and not text:
             if flag is not None or values:
                 yield flag, values
@@ -216,7 +212,25 @@ def _flat_name(flag: str) -> str:
     return flag
 
 
-def _decoded(text: str) -> str:
+def _text_flag(flag: str) -> str | None:
+    """The option that a flag sets if its value is a text, in its own spelling."""
+    name = _flat_name(flag).replace("_", "-")
+    return name if name in (PROMPT_FLAG, GUIDANCE_FLAG) else None
+
+
+def _given_text(flag: str, values: list[str]) -> tuple[list[str], list[str]]:
+    """The text among the words behind its flag, as the only one of a list, and the others."""
+    if values[0] != "@" or not values[1:]:
+        return [_decoded(flag, values[0])], values[1:]
+    if flag == PROMPT_FLAG:
+        raise SourceError(
+            f"{PROMPT_FLAG} takes the prompt itself: to start from the text of a file, use "
+            f"--taskset.system-prompt {values[1]}"
+        )
+    return [_decoded(flag, f"@{values[1]}")], values[2:]
+
+
+def _decoded(flag: str, text: str) -> str:
     """A command-line argument as the UTF-8 that was typed: in an ASCII locale, Python hands over
     its bytes as surrogates."""
     if is_text(text):
@@ -224,7 +238,7 @@ def _decoded(text: str) -> str:
     try:
         return os.fsencode(text).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise SourceError(f"{PROMPT_FLAG} is not UTF-8 text: {error}") from error
+        raise SourceError(f"{flag} is not UTF-8 text: {error}") from error
 
 
 def _read_file(path: Path) -> Any:

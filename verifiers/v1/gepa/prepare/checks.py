@@ -263,7 +263,7 @@ def check_cache(config: GEPAConfig) -> None:
 
 def check_prompt(config: GEPAConfig, seed_prompt: str) -> None:
     """The seed prompt must be a text, and meet what every proposal must. Raises `ConfigError`."""
-    if config.initial_prompt is not None and (name := _file_named(config.initial_prompt)):
+    if config.initial_prompt is not None and (name := file_named(config.initial_prompt)):
         raise ConfigError(
             f"--initial-prompt takes the prompt itself, and {name} is a file: to start from its "
             f"text, use --taskset.system-prompt {name}"
@@ -271,7 +271,7 @@ def check_prompt(config: GEPAConfig, seed_prompt: str) -> None:
     if not all(text.strip() for text in config.protect):
         raise ConfigError("--protect holds a blank text, which every prompt would do without")
     for text in config.protect:
-        if text not in seed_prompt and (name := _file_named(text)):
+        if text not in seed_prompt and (name := file_named(text)):
             raise ConfigError(
                 f"--protect takes the texts themselves, and {name} is a file: give what it holds"
             )
@@ -279,7 +279,7 @@ def check_prompt(config: GEPAConfig, seed_prompt: str) -> None:
         raise ConfigError(f"the seed prompt can't be used: {unfit}")
 
 
-def _file_named(text: str) -> str | None:
+def file_named(text: str) -> str | None:
     """The file whose name was given in place of a text, perhaps behind an `@`."""
     for name in (text.strip(), text.strip().removeprefix("@")):
         with contextlib.suppress(OSError, ValueError):  # too long for a name, for example

@@ -18,7 +18,7 @@ from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import NAMES, Split
 from verifiers.v1.gepa.record.files import IDENTITY_FILE, TRACES_FILE
 from verifiers.v1.gepa.record.journal import prompt_digest
-from verifiers.v1.gepa.teacher.template import PARTS
+from verifiers.v1.gepa.teacher.template import GUIDANCE, PARTS
 from verifiers.v1.utils.texts import shorten, write_text
 
 OWN_FIELDS = frozenset(GEPAConfig.model_fields) - frozenset(vf.EnvConfig.model_fields)
@@ -74,6 +74,7 @@ def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str
             "model": config.teacher[0],
             "sampling": config.reflection_sampling.model_dump(mode="json", exclude_none=True),
             "columns": config.reflection_columns,
+            **_guidance(config),
             "template": prompt_digest("".join(PARTS)),
             "chars": config.max_reflection_chars,
         },
@@ -86,6 +87,14 @@ def run_identity(config: GEPAConfig, split: Split, seed_prompt: str) -> dict[str
         "split": {name: [task["hash"] for task in parts[name]] for name in NAMES},
     }
     return dict(flat(identity))
+
+
+def _guidance(config: GEPAConfig) -> dict[str, Any]:
+    """The user's guidance and the wording around it; nothing where there is none, as in the record
+    of a run from before there was any."""
+    if config.reflection_guidance is None:
+        return {}
+    return {"guidance": config.reflection_guidance, "guidance_template": prompt_digest(GUIDANCE)}
 
 
 def measured_by(config: GEPAConfig) -> dict[str, Any]:

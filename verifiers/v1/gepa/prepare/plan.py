@@ -79,6 +79,7 @@ def plan_run(env: vf.Env, config: GEPAConfig) -> Plan:
     split = split_tasks(env.taskset, config)
     prompt = seed_prompt(split.tasks, config)
     checks.check_prompt(config, prompt)
+    requests.check_guidance(config, prompt)
     checks.check_workers(env, config, split)
     warnings = [*checks.check_delivery(config, split), *requests.eval_warnings(config)]
     table = checks.check_budget(config, split)

@@ -12,7 +12,8 @@ from verifiers.v1.configs.client import BaseClientConfig, TrainClientConfig, res
 from verifiers.v1.configs.judge import JudgeConfig
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.faults.privacy import SECRET_NAME
-from verifiers.v1.gepa.prepare.checks import ConfigError
+from verifiers.v1.gepa.prepare.checks import ConfigError, file_named
+from verifiers.v1.gepa.teacher.requests import LEAST_SHARE, chars_besides_examples
 from verifiers.v1.judges.decision import DecisionJudgeConfig
 from verifiers.v1.types import SamplingConfig
 from verifiers.v1.utils.addresses import clients_of, split_query
@@ -42,6 +43,27 @@ def check_secrets(config: GEPAConfig) -> None:
                 f"the key in {client.api_key_var} starts or ends with a blank or line break, which "
                 "no HTTP header can hold: strip it"
             )
+
+
+def check_guidance(config: GEPAConfig, seed_prompt: str) -> None:
+    """The guidance must be a text, and leave the examples the room that is theirs."""
+    guidance = config.reflection_guidance
+    if guidance is None:
+        return
+    if name := file_named(guidance):
+        raise ConfigError(
+            f"--reflection-guidance takes a text, and {name} is a file: for what it holds, write "
+            f"@{name}"
+        )
+    limit, taken = config.max_reflection_chars, chars_besides_examples(config, seed_prompt)
+    if (left := max(limit - taken, 0)) < (least := limit // LEAST_SHARE):
+        enough = LEAST_SHARE * (taken - 1) // (LEAST_SHARE - 1) + 1
+        raise ConfigError(
+            f"--reflection-guidance has {len(guidance)} characters: with the seed prompt "
+            f"({len(seed_prompt)}) and what else a request says it leaves {left} of "
+            f"--max-reflection-chars {limit} to the examples, which get at least {least}: shorten "
+            f"it, or raise that to {enough}"
+        )
 
 
 def check_sampling(config: GEPAConfig) -> None:

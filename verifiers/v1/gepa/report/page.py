@@ -22,7 +22,7 @@ from verifiers.v1.gepa.report.plots import score_plots
 from verifiers.v1.gepa.report.verdict import verdict
 from verifiers.v1.gepa.report.views import Attempt, Views, curve_of
 from verifiers.v1.utils.literal import literal
-from verifiers.v1.utils.texts import write_text
+from verifiers.v1.utils.texts import shorten, write_text
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +53,7 @@ SETTINGS = (
     ("student", "model"),
     ("harness", "agent.harness.id"),
     ("teacher", "reflection_model"),
+    ("guidance", "reflection_guidance"),
     ("seed", "seed"),
     ("budget in rollouts", "max_total_rollouts"),
     ("train, val and test tasks", "num_train num_val num_test"),
@@ -62,6 +63,10 @@ SETTINGS = (
     ("rollouts at once", "max_concurrent"),
 )
 """What the table of the config shows: names, and where in the config they are."""
+
+
+SETTING_CHARS = 1_000
+"""How much of a setting the table shows; the whole config is below it."""
 
 
 def write_report(run_dir: Path, output: Path | None = None) -> Path:
@@ -351,7 +356,8 @@ def _settings(config: dict[str, Any]) -> list[tuple[str, str]]:
     for name, paths in SETTINGS:
         values = [_setting(config, path) for path in paths.split()]
         if any(value is not None for value in values):
-            rows.append((name, ", ".join(DASH if v is None else str(v) for v in values)))
+            shown = (DASH if v is None else shorten(str(v), SETTING_CHARS) for v in values)
+            rows.append((name, ", ".join(shown)))
     return rows
 
 

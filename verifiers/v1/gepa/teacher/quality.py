@@ -1,8 +1,9 @@
 """What is demanded of a prompt, and what one should look at before it is deployed.
 
 The user's demands (a length, texts that must stay) are checked before a proposal costs a rollout.
-Two things are only flagged, since they can be right: a placeholder of the parent or the seed prompt
-that is gone, and a quote of a train task. A quote is what the prompt has in common with exactly
+Three things are only flagged, since they can be right: a placeholder of the parent or the seed
+prompt that is gone, a quote of a train task, and short answers of train tasks (see `answers`). A
+quote is what the prompt has in common with exactly
 one train task and not with the seed prompt: a run of `RUN` characters, or a whole text of the task
 (its input, an answer) that is shorter, but of `WHOLE` characters and `WORDS` words at least. Blanks
 and case don't matter. What several tasks share (labels, instructions) is no quote.
@@ -12,12 +13,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import task_idx
 from verifiers.v1.gepa.record.journal import prompt_digest
-from verifiers.v1.task import Task, TaskData
+from verifiers.v1.gepa.teacher.answers import Answers
+from verifiers.v1.gepa.teacher.contents import content, leaves, most_chars
+from verifiers.v1.task import Task
 from verifiers.v1.utils.texts import shorten
 
 RUN = 40
@@ -26,9 +29,6 @@ WHOLE, WORDS = 16, 3
 BLOCK = RUN // 2
 """A run of `RUN` characters holds one of the blocks that a text is divided into whole."""
 
-TASK_CHARS, ALL_CHARS = 20_000, 2_000_000
-"""How much of a task, and of all tasks together, is looked at."""
-
 MOST_FLAGS = 5
 """Flags of one kind that a prompt gets at most."""
 
@@ -36,29 +36,35 @@ SHOWN_CHARS = 120
 
 PLACEHOLDER = re.compile(r"\{[A-Za-z_][\w.]*\}")
 
-NO_CONTENT = frozenset(TaskData.model_fields) - {"prompt"}
-"""Fields of a task that say where and how it runs."""
-
 
 class Flag(TypedDict):
     """Something to look at in a prompt."""
 
-    flag: Literal["placeholder", "quote"]
+    flag: Literal["placeholder", "quote", "answer"]
     task: int | None
-    """Index of the train task that is quoted."""
+    """Index of the train task that is quoted, or whose answer it is."""
     text: str
-    """The placeholder, or the quote, shortened."""
+    """The placeholder, the quote, shortened, or the answer."""
 
 
 class Quality:
-    """Checks the prompts of one run."""
+    """Checks the prompts of one run. Of the val and test tasks, `others`, the answers are looked
+    at, to know which ones are common."""
 
-    def __init__(self, config: GEPAConfig, seed_prompt: str, train: Sequence[Task]) -> None:
+    def __init__(
+        self,
+        config: GEPAConfig,
+        seed_prompt: str,
+        train: Sequence[Task],
+        others: Sequence[Task] = (),
+    ) -> None:
         self.limit = config.max_prompt_chars
         self.protect = config.protect
         self.seed_prompt = seed_prompt
         self._train = train
+        self._others = others
         self._quotes: dict[str, list[Flag]] = {}
+        self._copied: dict[tuple[str, str], list[Flag]] = {}
 
     def refusal(self, text: str) -> str | None:
         """Why a proposed text can't be used, None where it can."""
@@ -75,7 +81,21 @@ class Quality:
         key = prompt_digest(text)
         if key not in self._quotes:
             self._quotes[key] = self._train_texts.quotes(_plain(text), _plain(self.seed_prompt))
-        return lost[:MOST_FLAGS] + self._quotes[key]
+        return lost[:MOST_FLAGS] + self._quotes[key] + self._answers(text, parent)
+
+    def _answers(self, text: str, parent: str) -> list[Flag]:
+        key = prompt_digest(text), prompt_digest(parent)
+        if key not in self._copied:
+            copied = self._train_answers.copied(text, [parent, self.seed_prompt])
+            self._copied[key] = [
+                {"flag": "answer", "task": idx, "text": answer}
+                for idx, answer in copied[:MOST_FLAGS]
+            ]
+        return self._copied[key]
+
+    @cached_property
+    def _train_answers(self) -> Answers:
+        return Answers(self._train, self._others)
 
     @cached_property
     def _train_texts(self) -> "_Texts":
@@ -102,6 +122,9 @@ def describe(flags: Sequence[Flag]) -> list[str]:
     if quoted:
         tasks = ", ".join(dict.fromkeys(str(flag["task"]) for flag in quoted))
         lines.append(f"quotes train tasks ({tasks}), for example {quoted[0]['text']!r}")
+    if answers := [flag for flag in flags if flag["flag"] == "answer"]:
+        tasks = ", ".join(dict.fromkeys(str(flag["task"]) for flag in answers))
+        lines.append(f"holds answers of train tasks ({tasks}), for example {answers[0]['text']!r}")
     return lines
 
 
@@ -112,11 +135,10 @@ class _Texts:
     def __init__(self, train: Sequence[Task]) -> None:
         self._texts: list[tuple[int, str]] = []
         """Index of the task, and one of its texts."""
-        most = min(TASK_CHARS, ALL_CHARS // max(len(train), 1))
+        most = most_chars(len(train))
         for task in train:
             left = most
-            content = task.data.model_dump(exclude=set(NO_CONTENT))
-            for text in dict.fromkeys(map(_plain, _leaves(content))):
+            for text in dict.fromkeys(map(_plain, leaves(content(task)))):
                 if left > 0 and len(text) >= WHOLE:
                     self._texts.append((task_idx(task), text[:left]))
                     left -= len(text)
@@ -171,18 +193,6 @@ class _Texts:
                 position = end
             else:
                 position += 1
-
-
-def _leaves(value: Any) -> Iterator[str]:
-    """Every text in a task's data that is no encoded file."""
-    if isinstance(value, str):
-        if not value.startswith("data:"):
-            yield value
-    elif isinstance(value, dict):
-        yield from _leaves(list(value.values()))
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value if isinstance(value, list | tuple) else sorted(value, key=repr):
-            yield from _leaves(item)
 
 
 def _plain(text: str) -> str:

@@ -13,6 +13,17 @@ LEAST_SHARE = 4
 """The examples get at least one part in so many of a request's size, however long the prompt is."""
 
 
+def rules_of(config: GEPAConfig) -> str:
+    """What the user says to the teacher in every request."""
+    return rules(config.max_prompt_chars, config.protect, config.reflection_guidance)
+
+
+def chars_besides_examples(config: GEPAConfig, prompt: str) -> int:
+    """Characters of a request about `prompt`, of which nothing was tried yet, but for the
+    examples."""
+    return len(TEMPLATE) + len(rules_of(config)) + len(prompt)
+
+
 @dataclass(frozen=True)
 class Request:
     """What the teacher is asked about one minibatch."""
@@ -35,7 +46,7 @@ class Requests:
         self.attempts = Attempts()
         """Filled by the search's selection strategy."""
         self._chars = config.max_reflection_chars
-        self._rules = rules(config.max_prompt_chars, config.protect)
+        self._rules = rules_of(config)
         self._hide = hide
         self._render = render
 

@@ -35,6 +35,14 @@ propose something else:
 </tried>
 """
 
+GUIDANCE = """
+The user knows the task and says this of it and of the prompt. Keep to it, also where the examples
+suggest something else:
+<guidance>
+{guidance}
+</guidance>
+"""
+
 LENGTH_RULE = """
 The new prompt may have at most {limit} characters; a longer one is not used.
 """
@@ -46,8 +54,8 @@ The following texts must stay in the prompt, word for word; one that lacks any i
 </keep>
 """
 
-
 PARTS = (TEMPLATE, TRIED, LENGTH_RULE, PROTECT_RULE)
+"""What every request may be made of."""
 
 
 def tried(attempts: str) -> str:
@@ -55,8 +63,10 @@ def tried(attempts: str) -> str:
     return TRIED.replace("{attempts}", attempts) if attempts else ""
 
 
-def rules(limit: int | None, protect: Sequence[str]) -> str:
-    """What the user demands of a prompt: a length in characters, texts that it must hold."""
+def rules(limit: int | None, protect: Sequence[str], guidance: str | None) -> str:
+    """What the user says to the teacher: guidance, the length in characters that a prompt may have,
+    texts that it must hold."""
+    section = GUIDANCE.replace("{guidance}", guidance) if guidance is not None else ""
     length = LENGTH_RULE.format(limit=limit) if limit is not None else ""
     texts = "\n".join(protect)
-    return length + (PROTECT_RULE.replace("{texts}", texts) if protect else "")
+    return section + length + (PROTECT_RULE.replace("{texts}", texts) if protect else "")
