@@ -155,6 +155,32 @@ def test_a_refused_request_of_the_teacher_is_no_proposal(tmp_path: Path) -> None
     assert done.result["proposals"]["unusable"] == 2
 
 
+BROKEN_REPLIES = (
+    *("max_tokens", "MAX_TOKENS", "model_context_window_exceeded", "SAFETY", "sensitive"),
+    *("network_error", "insufficient_system_resource", "error"),
+)
+
+
+@pytest.mark.parametrize("reason", BROKEN_REPLIES)
+def test_a_reply_that_broke_off_is_no_proposal_and_the_run_goes_on(
+    tmp_path: Path, reason: str
+) -> None:
+    """A draft in it does not become a prompt, in none of its attempts."""
+    draft, whole = Reply(fenced("A draft."), finish_reason=reason), fenced("Answer. GOOD")
+    lasting = reason in BROKEN_REPLIES[5:]
+    replies: list[Any] = [draft] * (2 if lasting else 1) + [whole]
+    flags = ["--max-total-rollouts", "14", "--max-reflections", "2", "--max-attempts", "2"]
+    with scripted(teacher=lambda _: replies.pop(0)) as endpoint:
+        done = run(endpoint, tmp_path, *flags)
+    assert done.status == 0
+    assert done.candidates == ["Answer.", "Answer. GOOD"]
+    first, second = done.lines("reflections.jsonl")
+    assert (first["verdict"], first["attempts"]) == ("no proposal", 2 if lasting else 1)
+    assert reason in first["reason"]
+    assert second["verdict"] == "proposal"
+    assert done.result["proposals"]["unusable"] == 1
+
+
 WORDS = json.loads((ROOT / "tests/faults/provider_words.json").read_bytes())
 
 

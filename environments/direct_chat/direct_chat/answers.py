@@ -23,12 +23,13 @@ ID_LENGTH = 9
 
 
 class Unusable(Exception):
-    """An answer that is none. `status` is the one that it should have come with: 502 where the
-    server did not say."""
+    """An answer that is none. `status` is the one that it should have come with, 502 if the server
+    did not say. `broken` is whether the server began to answer and broke off."""
 
-    def __init__(self, message: str, status: int = 502) -> None:
+    def __init__(self, message: str, status: int = 502, broken: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.broken = broken
 
 
 def mend(answer: object) -> Json:
@@ -150,7 +151,7 @@ def _broken(field: str, error: object) -> Unusable:
     message, status = _failure(error)
     lasting = status < 500 and status not in PASSING_STATUS
     words = f"the server broke off its answer: {field}: {message}"
-    return Unusable(words, 502 if lasting else status)
+    return Unusable(words, 502 if lasting else status, broken=True)
 
 
 def _failure(error: object) -> tuple[str, int]:

@@ -29,6 +29,9 @@ from verifiers.v1.judge import Judge
 from verifiers.v1.types import Usage
 from verifiers.v1.utils.addresses import split_query
 
+BROKEN_OFF = "broken off"
+"""What a verdict means where the endpoint began a reply and broke off."""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -121,6 +124,8 @@ class Teacher(Judge[str, JudgeConfig]):
             choice = mend(completion)["choices"][0]
         except Unusable as error:
             verdict = judge_status(error.status, scrub(str(error), self._keys))
+            if error.broken:
+                verdict = replace(verdict, meaning=BROKEN_OFF)
             return Answer(within(verdict, self.retries.patience), usage=usage)
         text, reason = choice["message"].get("content"), choice.get("finish_reason")
         return Answer(

@@ -12,7 +12,7 @@ from verifiers.v1.gepa.faults.failures import MEASURED, Fault
 from verifiers.v1.gepa.record.files import REFLECTIONS_FILE
 from verifiers.v1.gepa.record.journal import prompt_digest
 from verifiers.v1.gepa.spend.budget import SearchStopped
-from verifiers.v1.gepa.teacher.client import Answer
+from verifiers.v1.gepa.teacher.client import BROKEN_OFF, Answer
 from verifiers.v1.gepa.teacher.proposals import UNANSWERED, NoProposal, extract_prompt
 from verifiers.v1.gepa.teacher.quality import Quality
 from verifiers.v1.gepa.teacher.requests import Request
@@ -59,7 +59,8 @@ class Replies:
             self._unusable_in_row = self._echoes_in_row = 0
             return text, False
         logger.info("no proposal: %s", text.reason)
-        failed = answer.verdict.kind in ("transient", "permanent")
+        broken = answer.verdict.meaning == BROKEN_OFF  # in every attempt; the next may be whole
+        failed = answer.verdict.kind in ("transient", "permanent") and not broken
         if failed or len(self._refused) == MAX_REFUSED:
             self.counts["failed"] += 1
             what = advice(answer.verdict, OPTIONS)
@@ -73,6 +74,8 @@ class Replies:
 
     def _usable(self, answer: Answer) -> str | NoProposal:
         if answer.verdict != MEASURED:
+            if answer.verdict.meaning == BROKEN_OFF:
+                return NoProposal(answer.verdict.cause)
             refused = answer.verdict.kind in ("measured", "refused")  # this request
             who = "the teacher refused" if refused else UNANSWERED
             return NoProposal(f"{who}: {answer.verdict.cause}")
