@@ -97,6 +97,9 @@ def test_what_no_row_knows_goes_by_its_status(
         ('{"details": [{"retryDelay": "34.5s"}]}', 34.5),
         ('{"error": {"retry_after": 12}}', 12.0),
         ("retry 3 times", None),
+        ('{"retry_after": -5}', None),
+        ('{"retry_after": NaN}', None),
+        ("[" * 100_000 + "try again in 5s", None),
         ("nothing", None),
     ],
 )

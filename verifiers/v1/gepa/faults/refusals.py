@@ -35,6 +35,9 @@ WAIT = re.compile(
 PART = re.compile(r"(\d[\d.]*) ?([a-z]+)", re.IGNORECASE)
 SECONDS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
+LONGEST = 50_000
+"""Characters of an answer that are read: the rest is an error page, or an echo of the request."""
+
 DEEPEST = 3
 """Answers that gateways may have put into one another."""
 
@@ -56,6 +59,7 @@ class Refusal:
 
 def read_refusal(status: int | None, text: str) -> Refusal:
     """What a refusal says; `status` where it is known beside its text."""
+    text = text[:LONGEST]
     if status is None and (found := STATUS.search(text)):
         status = int(found[1])
     leaves = list(_leaves(_objects(text)))
@@ -106,7 +110,7 @@ def _wait(leaves: list[tuple[str, Any]], words: str) -> float | None:
             waits.append(max(0.0, seconds - time.time()) if seconds > 1e9 else seconds)
     if found := WAIT.search(words):
         waits.append(_span(found["span"]) or 0.0)
-    return max(waits, default=None)
+    return max((seconds for seconds in waits if seconds >= 0), default=None)
 
 
 def _number(value: Any) -> float | None:
