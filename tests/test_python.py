@@ -57,6 +57,13 @@ def test_from_a_script_and_from_inside_a_running_loop(tmp_path: Path) -> None:
         assert outcome.run_dir is not None
         saved = json.loads((outcome.run_dir / "result.json").read_bytes())
         assert saved["rollouts"]["charged"] == 12
+        assert saved == outcome.result
+        names = ["status", "finish_reason", "message", "partial", "improved", "warnings"]
+        names += ["val_means", "parents", "seed_val_mean", "best_val_mean"]
+        names += ["rollouts", "proposals", "tokens", "cost"]
+        assert {name: getattr(outcome, name) for name in names} == {k: saved[k] for k in names}
+        assert outcome.candidates[outcome.best_candidate] == outcome.best_system_prompt
+        assert (outcome.best_candidate, outcome.evaluation.deployed) == (1, None)
 
 
 def test_without_saving_nothing_is_written(tmp_path: Path) -> None:

@@ -191,7 +191,9 @@ def test_a_teacher_call_that_failed_is_no_step(tmp_path: Path) -> None:
     decisions = [row["decision"] for row in failed.lines("proposals.jsonl")]
     assert decisions == ["no proposal", "unvalidated"]
     (step,) = read_steps(failed.folder).steps
-    assert (step.request, step.decision) == (exchanges[1]["key"], "unvalidated")
+    assert step.request == exchanges[1]["key"]
+    assert step.proposal is not None
+    assert step.proposal.decision == "unvalidated"
 
 
 def test_no_secret_is_shown(whole: Run, capsys: pytest.CaptureFixture[str]) -> None:

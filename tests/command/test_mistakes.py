@@ -41,7 +41,7 @@ LINES = {
     "gepa board-v1 --top-k 3": f"gepa: --top-k (in a file: top_k) {LISTS_ALL}",
     "gepa board-v1 --judge x": f"gepa: --judge (in a file: judge) {LISTS_ALL}",
     "gepa board-v1 --reflection-max-tokens 3": "did you mean --reflection-sampling.max-tokens?",
-    "gepa board-v1 --num 3": "did you mean --num-finalists or --num-train or --num-val?",
+    "gepa board-v1 --num 3": "did you mean --num-train or --num-val or --num-test?",
     "gepa board-v1 --budget 3": f"gepa: --budget (in a file: budget) {LISTS_ALL}",
     "gepa board-v1 --teacher x": f"gepa: --teacher (in a file: teacher) {LISTS_ALL}",
     # switches

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import socket
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -342,3 +344,28 @@ def test_the_teachers_key_mended_the_run_goes_on(tmp_path: Path) -> None:
         assert len(student_requests(endpoint)) == 6
     assert again.status == 0
     assert again.prompt == b"Answer. GOOD v1"
+
+
+OLD = Path(__file__).with_name("run_0_1_0")
+"""A run of 24 rollouts that an earlier version of this package has left, against `steady`."""
+
+
+def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path) -> None:
+    old = Run(0, tmp_path / "old")
+    shutil.copytree(OLD, old.folder)
+    identity = old.json("identity.json")
+    for package in ("verifiers", "gepa"):  # another of these is another run, and refused
+        identity[f"version.{package}"] = version(package)
+    (old.folder / "identity.json").write_text(json.dumps(identity), "utf-8")
+    recorded = old.lines("traces.jsonl")
+    flags = ["--proposals-per-iteration", "2", "--max-total-rollouts", "40"]
+    with steady() as endpoint:
+        again = resumed(endpoint, old, *flags)
+        sent = len(student_requests(endpoint))
+        whole = run(endpoint, tmp_path, *flags)
+    assert again.status == 0
+    assert sent == 16
+    assert again.result["rollouts"]["replayed"] == 24
+    assert again.lines("traces.jsonl")[:24] == recorded
+    for name in SAME:
+        assert (again.folder / name).read_bytes() == (whole.folder / name).read_bytes()

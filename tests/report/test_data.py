@@ -12,8 +12,8 @@ from markupsafe import Markup
 from tests.support import Reply, Request, Run, good_student, resumed, run, scripted
 from verifiers.v1.cli.gepa_report import main as gepa_report
 from verifiers.v1.gepa.report.data import Result, RunData, read_run
-from verifiers.v1.gepa.report.outcome import TESTED_BEFORE
 from verifiers.v1.gepa.report.page import render_report
+from verifiers.v1.gepa.report.result import TESTED_BEFORE
 from verifiers.v1.gepa.report.verdict import verdict
 from verifiers.v1.gepa.report.views import PAGE_CHARS, Views, curve_of
 from verifiers.v1.utils.literal import literal

@@ -34,7 +34,7 @@ from verifiers.v1.gepa.command.sources import parse_config
 from verifiers.v1.gepa.prepare.plan import load_env
 from verifiers.v1.gepa.run import Run as Parts
 from verifiers.v1.gepa.runner import run_gepa
-from verifiers.v1.gepa.watch.live import Snapshot, shown, take_snapshot
+from verifiers.v1.gepa.watch.live import Count, Snapshot, shown, take_snapshot
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COUNT = re.compile(r"^(optimize|validate|test) (?:.* )?(\d+)/(\d+) rollouts", re.MULTILINE)
@@ -87,21 +87,21 @@ def test_the_view_equals_the_journal_and_ends_at_its_end(tmp_path: Path) -> None
     flags = ["-c", "1", "--taskset.size", "12", "--num-test", "4", "--max-total-rollouts"]
     with scripted(student) as endpoint:
         output = watch.run(endpoint, *flags, "12")
-        seen = [now.charged for now, _ in watch.samples]
+        seen = [now.charged.done for now, _ in watch.samples]
         assert seen == [journal for _, journal in watch.samples]
         assert seen == sorted(seen)
         assert set(seen) == set(range(13))
         last = watch.samples[-1][0]
-        assert (last.phase, last.done, last.total) == ("test", 8, 8)
-        assert (last.seed_mean, last.best_mean, last.frontier) == (0.0, 1.0, 1)
-        assert [role.name for role in last.roles] == ["student", "teacher"]
-        assert any("500: " in cause for now, _ in watch.samples for cause in now.waiting)
+        assert (last.phase, last.progress) == ("test", Count(8, 8))
+        assert (last.found.seed_mean, last.found.best_mean, last.found.frontier) == (0.0, 1.0, 1)
+        assert [role.name for role in last.spent.roles] == ["student", "teacher"]
+        assert any("500: " in cause for now, _ in watch.samples for cause in now.troubles.waiting)
         check_frames(output)
         watch.samples.clear()
         again = watch.run(endpoint, *flags, "20", "--resume")
-    assert min(now.charged for now, _ in watch.samples) == 12
+    assert min(now.charged.done for now, _ in watch.samples) == 12
     assert int(COUNT.findall(ESCAPE.sub("", again))[0][1]) == 12
-    assert watch.samples[-1][0].charged == watch.done.charged == 20
+    assert watch.samples[-1][0].charged.done == watch.done.charged == 20
 
 
 def check_frames(output: str) -> None:

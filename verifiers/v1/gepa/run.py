@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from verifiers.v1.gepa.adapter import GEPAAdapter
 from verifiers.v1.gepa.config import GEPAConfig
-from verifiers.v1.gepa.dataset import task_idx
 from verifiers.v1.gepa.evaluation import Evaluation
 from verifiers.v1.gepa.prepare.plan import Plan
 from verifiers.v1.gepa.record.files import COMPONENT
 from verifiers.v1.gepa.reflection import Reflection
-from verifiers.v1.gepa.report.outcome import Outcome, Status, result_object
+from verifiers.v1.gepa.report.outcome import Outcome, Pool, Spent, Status
+from verifiers.v1.gepa.report.result import result_object
 from verifiers.v1.gepa.search.effects import effects_of
 from verifiers.v1.gepa.search.progress import Progress
 from verifiers.v1.gepa.teacher.quality import describe
@@ -51,7 +51,8 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
     config, adapter = run.config, run.adapter
     budget, trials = adapter.rollouts.budget, adapter.rollouts.trials
     throttle = trials.throttle
-    candidates, val_means, parents = pool(run)
+    found = pool(run)
+    candidates, val_means = found.candidates, found.val_means
     best = run.found.deployed
     if best is None:
         best = max(range(len(val_means)), key=val_means.__getitem__, default=0)
@@ -63,7 +64,7 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
     for column in adapter.reader.unseen:
         warnings.append(f"--reflection-columns {column}: no trace and no task had it")
     quality = run.reflection.replies.quality
-    texts = [None if parent is None else candidates[parent] for parent in parents]
+    texts = [None if parent is None else candidates[parent] for parent in found.parents]
     flags = [quality.flags(*pair) for pair in zip(candidates, texts, strict=True)]
     look = "look at it before you deploy it"
     # Its own, and what it has from those that it was made from.
@@ -90,49 +91,45 @@ def outcome_of(ending: Ending, run: Run) -> Outcome:
         status=ending.status,
         finish_reason=ending.reason,
         message=ending.message,
-        best_system_prompt=candidates[best],
         best_candidate=best,
-        candidates=candidates,
-        val_means=val_means,
-        parents=parents,
-        prompt_flags=flags,
+        pool=dataclasses.replace(found, flags=flags, unvalidated=adapter.history.unpaid),
         evaluation=run.found,
-        unvalidated=run.adapter.history.unpaid,
-        rollouts={
-            "budget": budget.total,
-            "charged": budget.charged,
-            "attempted": budget.attempted,
-            "failed": budget.failed,
-            "replayed": budget.replayed,
-            "reused": budget.reused,
-            "uncharged": budget.uncharged,
-        },
-        proposals={
-            **run.reflection.replies.counts,
-            "accepted": run.adapter.history.counts["accepted"],
-            "rejected": run.adapter.history.counts["rejected"],
-            "evaluated": effects.evaluated,
-            "effective": effects.effective,
-        },
-        tokens=budget.spending.tokens,
-        cost=budget.spending.record(),
-        endpoints=trials.endpoints.counts(),
+        spent=Spent(
+            rollouts={
+                "budget": budget.total,
+                "charged": budget.charged,
+                "attempted": budget.attempted,
+                "failed": budget.failed,
+                "replayed": budget.replayed,
+                "reused": budget.reused,
+                "uncharged": budget.uncharged,
+            },
+            proposals={
+                **run.reflection.replies.counts,
+                "accepted": adapter.history.counts["accepted"],
+                "rejected": adapter.history.counts["rejected"],
+                "evaluated": effects.evaluated,
+                "effective": effects.effective,
+            },
+            tokens=budget.spending.tokens,
+            cost=budget.spending.record(),
+            endpoints=trials.endpoints.counts(),
+        ),
         dropped=adapter.unmeasured.dropped,
         warnings=warnings,
         run_dir=config.run_dir if config.save_results else None,
-        eval_tasks=[task_idx(task) for task in run.plan.split.test or run.plan.split.val],
     )
     result = result_object(outcome, config, run.plan.split)
     return dataclasses.replace(outcome, result=result)
 
 
-def pool(run: Run) -> tuple[list[str], list[float], list[int | None]]:
+def pool(run: Run) -> Pool:
     """The candidates so far, their val means and their parents."""
     state = run.progress.state
     if state is None:
         seed_mean = run.progress.seed_val_mean
-        return [run.plan.seed_prompt], [] if seed_mean is None else [seed_mean], [None]
-    return (
+        return Pool([run.plan.seed_prompt], [] if seed_mean is None else [seed_mean], [None])
+    return Pool(
         [candidate[COMPONENT] for candidate in state.program_candidates],
         list(state.program_full_scores_val_set),
         [ids[0] for ids in state.parent_program_for_candidate],

@@ -45,15 +45,14 @@ from verifiers.v1.gepa.record.journal import Journal, Phase
 from verifiers.v1.gepa.record.replay import Divergence, Replay
 from verifiers.v1.gepa.record.usage import note_calls
 from verifiers.v1.gepa.reflection import Reflection
-from verifiers.v1.gepa.report.outcome import (
-    Outcome,
+from verifiers.v1.gepa.report.outcome import Outcome, log_outcome
+from verifiers.v1.gepa.report.page import add_report
+from verifiers.v1.gepa.report.result import (
     amend_result,
     as_recorded,
-    log_outcome,
     mark_unfinished,
     write_outcome,
 )
-from verifiers.v1.gepa.report.page import add_report
 from verifiers.v1.gepa.rollouts.cache import EvaluationCache
 from verifiers.v1.gepa.rollouts.frontier import Frontier
 from verifiers.v1.gepa.rollouts.halves import Bar
@@ -171,7 +170,7 @@ def _check_phase(config: GEPAConfig, replay: Replay) -> None:
     """Raise `ConfigError` where a phase that comes before `config.phase` is not over."""
     before = PHASES[: PHASES.index(config.phase)] if config.phase != "all" else ()
     for phase in before:
-        if phase not in replay.ended:
+        if phase not in replay.decisions.ended:
             raise ConfigError(
                 f"--phase {config.phase}: the {phase} phase of {config.run_dir} is not complete; "
                 f"go on with --phase {phase} or --phase all"
@@ -271,14 +270,14 @@ def _phases(run: Run, serving: Held) -> Ending:
         )
     run.progress.write_files()
     # A phase that is on record is taken from there, whichever this process is to run.
-    ended = adapter.rollouts.replay.ended
+    ended = adapter.rollouts.replay.decisions.ended
     if config.phase != "optimize" or "validate" in ended:
-        candidates, val_means, _ = pool(run)
+        found = pool(run)
         evaluator = Evaluator(config, split, adapter.rollouts, adapter.unmeasured, drive, run.found)
-        evaluator.validate(candidates, val_means)
+        evaluator.validate(found.candidates, found.val_means)
         _note_end(run, "validate", stop)
         if config.phase in ("test", "all") or "test" in ended:
-            evaluator.test(candidates)
+            evaluator.test(found.candidates)
             _note_end(run, "test", stop)
     return Ending("finished", stop.reason, str(stop))
 
@@ -326,7 +325,7 @@ def _search(run: Run, split: Split, started: float) -> SearchStopped:
 def _note_end(run: Run, phase: Phase, stop: SearchStopped) -> None:
     """Put on record that a phase is over, for a run that goes on with a later one alone."""
     rollouts, reason, message = run.adapter.rollouts, stop.reason, str(stop)
-    if rollouts.replay.ended.get(phase) != (reason, message):
+    if rollouts.replay.decisions.ended.get(phase) != (reason, message):
         rollouts.journal.decision(
             {"decision": "ended", "phase": phase, "reason": reason, "message": message}
         )
@@ -350,7 +349,7 @@ def _write(outcome: Outcome, ending: Ending, run: Run) -> tuple[Outcome, BaseExc
         if run.adapter.rollouts.replay.used_up:  # else these know more as well
             run.adapter.history.close()
             run.progress.write_files()
-        write_outcome(outcome, run.config)
+        write_outcome(outcome, run.config, run.plan.split)
     except (OSError, Fault) as error:
         if ending.error is not None:
             logger.error("the outcome could not be written: %s", error)

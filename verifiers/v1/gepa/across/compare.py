@@ -17,6 +17,7 @@ from verifiers.v1.gepa.dataset import NAMES
 from verifiers.v1.gepa.faults.privacy import MARK, SECRET_NAME
 from verifiers.v1.gepa.prepare.identity import flat
 from verifiers.v1.gepa.record.files import PROMPT_FILE
+from verifiers.v1.gepa.record.history import Proposal
 from verifiers.v1.gepa.record.journal import prompt_digest
 from verifiers.v1.utils.texts import shorten
 
@@ -141,7 +142,7 @@ def _differences(a: RecordedRun, b: RecordedRun) -> Iterator[Difference]:
     seed = prompt_digest(a.seed_prompt or "")
     yield from _pass(a, b, ("optimize", "val", seed), "val pass of the seed prompt")
     for number, pair in enumerate(zip_longest(a.steps, b.steps), 1):
-        yield from _proposal(a, b, number, *pair)
+        yield from _step(a, b, number, *pair)
     names = {digest: index for index, digest in enumerate(a.digests)}
     for key in sorted({**a.scores, **b.scores}, key=lambda key: _order(key, names)):
         prompt = _prompt(names[key[2]]) if key[2] in names else f"prompt {key[2][:12]}"
@@ -159,68 +160,70 @@ def _order(key: Pass, names: Mapping[str, int]) -> tuple[int, int, str, str]:
     )
 
 
-def _proposal(
+def _step(
     a: RecordedRun, b: RecordedRun, number: int, mine: Step | None, other: Step | None
 ) -> Iterator[Difference]:
     """Where the two runs' replies of this number differ, and what was made of them."""
-    known = mine or other
-    assert known is not None
-    iteration = known.iteration
-    step = f"teacher call {number}" if iteration is None else f"iteration {iteration}"
     if mine is None or other is None:
+        known = mine or other
+        assert known is not None
+        at = known.proposal
+        step = f"teacher call {number}" if at is None else f"iteration {at.iteration}"
         yield Difference(step, _ending(a, mine), _ending(b, other))
         return
-    if mine.iteration is None or other.iteration is None:  # `proposals.jsonl` has not come so far
-        step = f"teacher call {number}"
-    elif mine.iteration != other.iteration:
-        first = min(mine.iteration, other.iteration)
-        has = [f"iteration {one.iteration}" for one in (mine, other)]
-        yield Difference(f"iteration {first}, the next reply of the teacher", *has)
-    else:
-        if mine.position != 1:
-            step += f", proposal {mine.position}"
-        yield from _drawn(step, mine, other)
+    made, theirs = mine.proposal, other.proposal
+    step = f"teacher call {number}"
+    if made is not None and theirs is not None:
+        step = f"iteration {made.iteration}"
+        if made.iteration != theirs.iteration:
+            first = min(made.iteration, theirs.iteration)
+            has = [f"iteration {one.iteration}" for one in (made, theirs)]
+            yield Difference(f"iteration {first}, the next reply of the teacher", *has)
+        else:
+            if mine.position != 1:
+                step += f", proposal {mine.position}"
+            yield from _drawn(step, made, theirs)
     if mine.request != other.request:
         has = [f"request {one.request[:12]}" for one in (mine, other)]
         yield Difference(f"{step}, what the teacher was shown", *has)
-    if (mine.iteration is None) != (other.iteration is None):
-        decisions = (
-            UNKNOWN if one.iteration is None else str(one.decision) for one in (mine, other)
-        )
+    if (made is None) != (theirs is None):
+        decisions = (UNKNOWN if one is None else one.decision for one in (made, theirs))
         yield Difference(f"{step}, what became of the proposal", *decisions)
-    yield from _texts(f"{step}, the proposed prompt", mine.text, other.text)
+    texts = (None if one is None else one.text for one in (made, theirs))
+    yield from _texts(f"{step}, the proposed prompt", *texts)
     if mine.reply != other.reply:
         has = [f"reply {one.reply[:12]}" for one in (mine, other)]
         yield Difference(f"{step}, what the teacher said around it", *has)
-    if mine.decision and other.decision:
-        yield from _scored(f"{step}, scores of the proposal", mine, mine.after, other.after)
-        if mine.decision != other.decision:
-            yield Difference(f"{step}, the decision", mine.decision, other.decision)
-        if mine.candidate is not None and mine.text is not None:
-            key = ("optimize", "val", prompt_digest(mine.text))
-            yield from _pass(a, b, key, f"{step}, val pass of {_prompt(mine.candidate)}")
+    if made is not None and theirs is not None:
+        what = f"{step}, scores of the proposal"
+        yield from _scored(what, made, made.scores_after, theirs.scores_after)
+        if made.decision != theirs.decision:
+            yield Difference(f"{step}, the decision", made.decision, theirs.decision)
+        if made.candidate is not None and made.text is not None:
+            key = ("optimize", "val", prompt_digest(made.text))
+            yield from _pass(a, b, key, f"{step}, val pass of {_prompt(made.candidate)}")
 
 
-def _drawn(step: str, mine: Step, other: Step) -> Iterator[Difference]:
+def _drawn(step: str, mine: Proposal, other: Proposal) -> Iterator[Difference]:
     """Parent and minibatch of a proposal."""
-    if mine.parent != other.parent:
-        yield Difference(f"{step}, the parent", _prompt(mine.parent), _prompt(other.parent))
-    parent = _prompt(mine.parent)
+    parent, theirs = (_prompt(next(iter(one.parents), None)) for one in (mine, other))
+    if parent != theirs:
+        yield Difference(f"{step}, the parent", parent, theirs)
     if mine.minibatch != other.minibatch:
-        tasks = [_tasks(one.minibatch or []) for one in (mine, other)]
+        tasks = [_tasks(one.minibatch) for one in (mine, other)]
         yield Difference(f"{step}, minibatch of {parent}", *tasks)
-    yield from _scored(f"{step}, scores of {parent}", mine, mine.before, other.before)
+    before = (one.scores_before for one in (mine, other))
+    yield from _scored(f"{step}, scores of {parent}", mine, *before)
 
 
 def _scored(
     what: str,
-    proposal: Step,
+    proposal: Proposal,
     a: Sequence[float | None] | None,
     b: Sequence[float | None] | None,
 ) -> Iterator[Difference]:
     """The first task of a minibatch on which the scores differ."""
-    tasks = proposal.minibatch or []
-    for idx, mine, other in zip_longest(tasks, a or [], b or []):
+    for idx, mine, other in zip_longest(proposal.minibatch, a or [], b or []):
         if mine != other:
             yield Difference(f"{what}, task {idx}", _score(mine), _score(other))
             return
@@ -252,8 +255,8 @@ def _texts(what: str, a: str | None, b: str | None) -> Iterator[Difference]:
     )
 
 
-def _ending(run: RecordedRun, proposal: Step | None) -> str:
-    if proposal is not None:
+def _ending(run: RecordedRun, step: Step | None) -> str:
+    if step is not None:
         return "a proposal"
     reason = run.result.get("finish_reason")
     return f"the search has ended ({reason})" if reason else "the record ends"

@@ -10,6 +10,7 @@ from typing import Any
 from verifiers.v1.gepa.dataset import NAMES
 from verifiers.v1.gepa.prepare.identity import flat, recorded_identity
 from verifiers.v1.gepa.record.files import PROMPT_FILE
+from verifiers.v1.gepa.record.history import Proposal
 from verifiers.v1.gepa.report.data import RunData, read_run
 from verifiers.v1.gepa.teacher.proposals import UNANSWERED
 from verifiers.v1.utils.texts import read_text
@@ -20,29 +21,16 @@ Pass = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Step:
-    """One reply of the teacher and what became of it. What the record does not hold is None."""
+    """One reply of the teacher and what became of it."""
 
     request: str
     """Digest of what the teacher was asked."""
     reply: str
     """Digest of what it answered."""
-    iteration: int | None = None
-    """Counted from 1."""
-    position: int | None = None
+    proposal: Proposal | None = None
+    """What became of it, None where `proposals.jsonl` has not come so far."""
+    position: int = 0
     """Among the proposals of its iteration, counted from 1."""
-    parent: int | None = None
-    """Index of the candidate that it was made from."""
-    minibatch: list[int] | None = None
-    """Indices of the train tasks that it was made from."""
-    before: list[float | None] | None = None
-    """The parent's scores on them."""
-    text: str | None = None
-    """The proposed prompt."""
-    after: list[float | None] | None = None
-    """Its scores on them."""
-    decision: str | None = None
-    candidate: int | None = None
-    """Its index, if it was accepted."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +83,8 @@ def _steps(data: RunData) -> Iterator[Step]:
     `proposals.jsonl` may end earlier, as a proposal stands there when it is decided."""
     # Where a call failed the run stopped; a resumed one asked again.
     exchanges = [one for one in data.exchanges if one.verdict != "failed"]
-    rows = [row for row in data.proposals or [] if not (row.reason or "").startswith(UNANSWERED)]
-    position: Counter[int | None] = Counter()
+    rows = [row for row in data.proposals or [] if not row.reason.startswith(UNANSWERED)]
+    position: Counter[int] = Counter()
     for exchange, row in zip_longest(exchanges, rows):
         if exchange is None:  # `reflections.jsonl` was cut: what it does not hold is no step
             return
@@ -104,16 +92,4 @@ def _steps(data: RunData) -> Iterator[Step]:
             yield Step(exchange.key, exchange.reply)
             continue
         position[row.iteration] += 1
-        yield Step(
-            request=exchange.key,
-            reply=exchange.reply,
-            iteration=row.iteration,
-            position=position[row.iteration],
-            parent=row.parents[0] if row.parents else None,
-            minibatch=row.minibatch,
-            before=row.scores_before,
-            text=row.text,
-            after=row.scores_after,
-            decision=row.decision,
-            candidate=row.candidate,
-        )
+        yield Step(exchange.key, exchange.reply, row, position[row.iteration])

@@ -10,7 +10,7 @@ two have parted, and that is an error: going on would mix two runs. Nothing is r
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +49,41 @@ class GivenUp:
     """What the record holds where the run went on without a measurement."""
 
 
+@dataclass
+class Decisions:
+    """What the run decided that no measurement tells."""
+
+    given_up: set[tuple[Key, int]] = field(default_factory=set)
+    """The rollouts, by their occurrence, that the run went on without."""
+    dropped: dict[str, str] = field(default_factory=dict)
+    """The val tasks that the seed prompt's val pass dropped: content hash -> cause."""
+    narrowed: dict[tuple[int, str], int] = field(default_factory=dict)
+    """How many of something an iteration did where the budget did not pay for all, by iteration and
+    what."""
+    ended: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Why each phase ended that did, as finish reason and message, by phase."""
+
+    def take(self, row: dict[str, Any]) -> None:
+        """One more line of `decisions.jsonl`."""
+        if row["decision"] == "dropped":
+            self.dropped[row["task"]] = row["cause"]
+        elif row["decision"] == "ended":
+            self.ended[row["phase"]] = row["reason"], row["message"]
+        elif row["decision"] == "narrowed":
+            self.narrowed[row["iteration"], row["what"]] = row["number"]
+        elif row["decision"] == "continued":
+            self.ended.clear()
+        else:
+            key = (row["phase"], row["candidate"], row["task"])
+            self.given_up.add((key, row["occurrence"]))
+
+
 class Replay:
     """The record of a run up to now; empty for a fresh one."""
 
     def __init__(self) -> None:
         self._rollouts: dict[tuple[Key, int], Recorded] = {}
         self._exchanges: defaultdict[str, deque[Stored]] = defaultdict(deque)
-        self._given_up: set[tuple[Key, int]] = set()
         self._asked: Counter[Key] = Counter()
         self._rollouts_left = 0
         self._exchanges_left = 0
@@ -68,13 +96,7 @@ class Replay:
         self.calls: Calls = []
         """The answered calls of episodes that were not measured, and those that are on record by
         themselves."""
-        self.dropped: dict[str, str] = {}
-        """The val tasks that the seed prompt's val pass dropped: content hash -> cause."""
-        self.narrowed: dict[tuple[int, str], int] = {}
-        """How many of something an iteration did where the budget did not pay for all, by
-        iteration and what."""
-        self.ended: dict[str, tuple[str, str]] = {}
-        """Why each phase ended that did, as finish reason and message, by phase."""
+        self.decisions = Decisions()
 
     @classmethod
     def load(cls, run_dir: Path) -> "Replay":
@@ -115,7 +137,7 @@ class Replay:
         key = (phase, candidate, task)
         occurrence = self._asked[key]
         self._asked[key] += 1
-        if (key, occurrence) in self._given_up:
+        if (key, occurrence) in self.decisions.given_up:
             return occurrence, GivenUp
         recorded = self._rollouts.pop((key, occurrence), None)
         self._rollouts_left -= recorded is not None and phase == "optimize"
@@ -174,19 +196,10 @@ class Replay:
             self._exchanges[row["key"]].append(Stored(row["key"], path, offset, size))
 
     def _take_decision(self, row: dict[str, Any], *_: object) -> None:
-        if row["decision"] == "dropped":
-            self.dropped[row["task"]] = row["cause"]
-        elif row["decision"] == "ended":
-            self.ended[row["phase"]] = row["reason"], row["message"]
-        elif row["decision"] == "narrowed":
-            self.narrowed[row["iteration"], row["what"]] = row["number"]
-        elif row["decision"] == "spent":
+        if row["decision"] == "spent":
             self.calls.append((row["role"], recorded_usage(row["usage"])))
-        elif row["decision"] == "continued":
-            self.ended.clear()
         else:
-            key = (row["phase"], row["candidate"], row["task"])
-            self._given_up.add((key, row["occurrence"]))
+            self.decisions.take(row)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:

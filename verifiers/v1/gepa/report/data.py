@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, SkipValidation, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from verifiers.v1.gepa.dataset import NAMES
 from verifiers.v1.gepa.record.files import (
@@ -26,11 +26,9 @@ from verifiers.v1.gepa.record.files import (
     SPLITS_FILE,
     TRACES_FILE,
 )
+from verifiers.v1.gepa.record.history import Proposal, Text
 from verifiers.v1.gepa.record.journal import Stamp, prompt_digest
 from verifiers.v1.utils.texts import is_text
-
-Text = SkipValidation[str]
-"""Text as it stands in the file, also a lone surrogate, which pydantic refuses."""
 
 T = TypeVar("T")
 BROKEN = (ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -99,29 +97,6 @@ class Result(BaseModel):
     hints: list[dict[str, Text]] = Field(default_factory=list)
     commands: dict[str, Any] = Field(default_factory=dict)
     versions: dict[str, Any] = Field(default_factory=dict)
-
-
-class Proposal(BaseModel):
-    """One line of `proposals.jsonl`."""
-
-    model_config = ConfigDict(extra="allow")
-
-    number: int
-    iteration: int | None = None
-    parents: list[int] = Field(default_factory=list)
-    text: Text | None = None
-    candidate: int | None = None
-    decision: Text
-    reason: Text | None = None
-    minibatch: list[int] = Field(default_factory=list)
-    scores_before: list[FiniteFloat | None] | None = None
-    scores_after: list[FiniteFloat | None] | None = None
-    val_mean: FiniteFloat | None = None
-    rollouts: int | None = None
-    teacher_tokens: dict[str, int | None] | None = None
-    chars: int | None = None
-    parent_chars: int | None = None
-    charged: int | None = None
 
 
 class Rollout(NamedTuple):

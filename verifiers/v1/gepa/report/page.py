@@ -288,10 +288,8 @@ def _candidates(views: Views) -> list[dict[str, Any]]:
 def _attempt(views: Views, attempt: Attempt) -> dict[str, Any]:
     """A proposal for the page, with the facts that have no column."""
     proposal = attempt.proposal
-    facts: list[tuple[str, str]] = []
-    if proposal.iteration is not None:
-        facts.append(("iteration", str(proposal.iteration)))
-    if proposal.rollouts is not None:
+    facts = [("iteration", str(proposal.iteration))]
+    if proposal.rollouts:
         facts.append(("rollouts", str(proposal.rollouts)))
     if tokens := proposal.teacher_tokens:
         counts = ", ".join(f"{value} {name}" for name, value in tokens.items())

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from verifiers.v1.gepa.report.data import Result, RunData
-from verifiers.v1.gepa.report.outcome import TESTED_BEFORE
+from verifiers.v1.gepa.report.result import TESTED_BEFORE
 from verifiers.v1.utils.statistics import is_worse
 
 Kind = Literal["improved", "worse", "even", "untested", "unknown"]

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from verifiers.v1.gepa.report.data import Proposal, RunData
+from verifiers.v1.gepa.record.history import Proposal
+from verifiers.v1.gepa.report.data import RunData
 from verifiers.v1.utils.statistics import DIGITS, mean
 from verifiers.v1.utils.textdiff import Diff, Line, diff
 
@@ -283,15 +284,15 @@ def curve_of(views: Views) -> Curve:
         charged += rollout.charged
         if rollout.charged and rollout.split == "val":
             ends[rollout.candidate] = charged
-    decided = {p.candidate: p.charged for p in data.proposals or [] if p.charged is not None}
+    decided = {p.candidate: p.charged for p in data.proposals or []}
     val = []
     for index, (digest, value) in enumerate(zip(data.digests, views.val_means, strict=True)):
         x = decided.get(index, ends.get(digest))
         if x is not None and value is not None:
             val.append((x, value, index))
-    attempts = [(p.charged, p) for p in data.proposals or [] if p.charged is not None]
-    before = [(x, y) for x, p in attempts if (y := _mean(p.scores_before)) is not None]
-    after = [(x, y) for x, p in attempts if (y := _mean(p.scores_after)) is not None]
+    made = data.proposals or []
+    before = [(p.charged, y) for p in made if (y := _mean(p.scores_before)) is not None]
+    after = [(p.charged, y) for p in made if (y := _mean(p.scores_after)) is not None]
     budget = data.result.rollouts.get("budget") if data.result else None
     return Curve(sorted(val), before, after, budget if isinstance(budget, int) else None)
 

@@ -134,7 +134,7 @@ class Rollouts:
     def _check_live(self, phase: Phase, step: str) -> None:
         """Raise where this batch must not go out: its phase is not to be run, or the record of the
         search goes on with something else. A search that goes on after its end says so first."""
-        ended = self.replay.ended
+        ended = self.replay.decisions.ended
         if phase not in self.live_phases:
             if phase == "optimize" and phase in ended and self.replay.used_up:
                 raise SearchStopped(*ended[phase])  # it is over, whatever the budget is now

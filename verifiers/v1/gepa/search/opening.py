@@ -25,7 +25,7 @@ def run_seed_pass(adapter: GEPAAdapter, val: Sequence[Task], minibatch: int) -> 
     """Measure the seed prompt on `val`, hand the scores to the adapter, and return the val tasks
     that are left. Raises `Fault` where too many of them can't be measured."""
     rollouts, unmeasured, prompt = adapter.rollouts, adapter.unmeasured, adapter.seed_pass.prompt
-    dropped = rollouts.replay.dropped
+    dropped = rollouts.replay.decisions.dropped
     tasks = [task for task in val if rollouts.task_hash(task) not in dropped]
     for task in val:
         if cause := dropped.get(rollouts.task_hash(task)):

@@ -23,7 +23,7 @@ from gepa.visualization import candidate_tree_html
 from verifiers.v1.gepa.adapter import GEPAAdapter
 from verifiers.v1.gepa.faults.failures import Fault
 from verifiers.v1.gepa.record.files import CANDIDATES_FILE, COMPONENT, RUN_LOG_FILE, TREE_FILE
-from verifiers.v1.gepa.record.history import Entry
+from verifiers.v1.gepa.record.history import Proposal
 from verifiers.v1.utils.texts import write_text
 
 logger = logging.getLogger(__name__)
@@ -79,11 +79,11 @@ class Progress:
     def on_candidate_rejected(self, event: CandidateRejectedEvent) -> None:
         self.since_better += 1
 
-    def _decided(self, entry: Entry) -> None:
-        if entry.decision == "rejected":
-            self._log("proposal rejected: %s", entry.reason)
-        elif entry.decision == "unvalidated":
-            self._log("proposal not validated: %s", entry.reason)
+    def _decided(self, proposal: Proposal) -> None:
+        if proposal.decision == "rejected":
+            self._log("proposal rejected: %s", proposal.reason)
+        elif proposal.decision == "unvalidated":
+            self._log("proposal not validated: %s", proposal.reason)
 
     def write_files(self) -> None:
         """Write all of gepa's files, at the end: the log and the tree grow with the run, and a step

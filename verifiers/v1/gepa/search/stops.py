@@ -50,7 +50,7 @@ def stop_check(
             effects = effects_of(gepa_state)
         if not rollouts.replay.used_up:
             return False  # what is on record was done, whatever the conditions are now
-        ended = rollouts.replay.ended
+        ended = rollouts.replay.decisions.ended
         if "optimize" not in rollouts.live_phases:
             raise SearchStopped(*ended["optimize"])  # the run would not have begun without
         for reason, message in reasons():

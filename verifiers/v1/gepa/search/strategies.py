@@ -103,7 +103,7 @@ class Narrowing:
 
     def number(self, iteration: int, what: str, wanted: int, affordable: int) -> int:
         """`wanted`, or as many of them as are affordable. What the record says comes first."""
-        recorded = self._rollouts.replay.narrowed.get((iteration, what))
+        recorded = self._rollouts.replay.decisions.narrowed.get((iteration, what))
         if recorded is not None:
             return min(recorded, wanted)
         if affordable >= wanted or not self._rollouts.replay.used_up:

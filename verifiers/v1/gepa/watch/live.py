@@ -8,8 +8,8 @@ the console's draws; it only reads.
 import contextlib
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console, Group, RenderableType
@@ -18,7 +18,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from verifiers.v1.gepa.record.history import Entry
+from verifiers.v1.gepa.faults.retries import Troubles
+from verifiers.v1.gepa.record.history import Proposal
 from verifiers.v1.gepa.report.outcome import usd_text
 from verifiers.v1.gepa.run import Run
 
@@ -43,70 +44,99 @@ class Role:
 
 
 @dataclass(frozen=True)
+class Spent:
+    """What all roles have spent."""
+
+    roles: Sequence[Role]
+    usd: float | None
+    """None where it is unknown."""
+
+
+@dataclass(frozen=True)
+class Count:
+    """How far something has come."""
+
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class InFlight:
+    """What is under way."""
+
+    rollouts: int
+    limit: int
+    """How many rollouts may be."""
+    calls: int
+    """Teacher calls."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The candidates so far."""
+
+    candidates: int
+    frontier: int
+    """Prompts that are best at something."""
+    seed_mean: float | None
+    best_mean: float | None
+    """Val means of the seed prompt and of the best one."""
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A run at one moment."""
 
     phase: str
-    done: int
-    total: int
+    progress: Count
     """Rollouts of the phase: in the search those charged and the budget."""
-    charged: int
-    """Rollouts charged; never more than the journal holds."""
-    budget: int
-    in_flight: int
-    limit: int
-    """Rollouts in flight, and how many may be."""
-    asking: int
-    """Teacher calls in flight."""
-    waiting: Mapping[str, int] = field(default_factory=dict)
-    """Rollouts and teacher calls that wait to be tried again, by cause."""
-    failures: Mapping[str, int] = field(default_factory=dict)
-    """Failed attempts of this process, by cause."""
-    seed_mean: float | None = None
-    best_mean: float | None = None
-    candidates: int = 0
-    frontier: int = 0
-    """Prompts that are best at something."""
-    roles: Sequence[Role] = ()
-    usd: float | None = None
-    """What the run has cost; None where that is unknown."""
-    run_dir: Path | None = None
-    replaying: bool = False
+    charged: Count
+    """Rollouts charged, which are never more than the journal holds, and the budget."""
+    in_flight: InFlight
+    troubles: Troubles
+    """Of rollouts and teacher calls alike, in this process."""
+    found: Found
+    spent: Spent
+    run_dir: Path | None
+    replaying: bool
     """Whether a resumed run has yet to catch up with its record, and most of this is unknown."""
-    stopping: bool = False
+    stopping: bool
     """Whether a signal has come."""
 
 
 def take_snapshot(run: Run) -> Snapshot:
     """The run as it is; from any thread."""
     rollouts, progress, teacher = run.adapter.rollouts, run.progress, run.reflection.teacher
-    throttle, troubles = rollouts.trials.throttle, rollouts.trials.retries.troubles
+    throttle, ours = rollouts.trials.throttle, rollouts.trials.retries.troubles
+    theirs = teacher.retries.troubles
     budget, batch, replay = rollouts.budget, rollouts.budget.batch, rollouts.replay
     # What an earlier process measured was spent, whether or not it has been asked for again.
-    charged = max(budget.charged, replay.charged)
+    charged = Count(max(budget.charged, replay.charged), budget.total)
     searching = batch.phase == "optimize"
     spending, state = budget.spending, progress.state
     fronts = list(state.program_at_pareto_front_valset.values()) if state else []
     return Snapshot(
         phase=batch.phase,
-        done=charged if searching else batch.done,
-        total=budget.total if searching else batch.total,
+        progress=charged if searching else Count(batch.done, batch.total),
         charged=charged,
-        budget=budget.total,
-        in_flight=throttle.in_flight,
-        limit=throttle.limit,
-        asking=teacher.asking,
-        waiting=Counter(troubles.waiting) + Counter(teacher.retries.troubles.waiting),
-        failures=Counter(troubles.seen) + Counter(teacher.retries.troubles.seen),
-        seed_mean=progress.seed_val_mean,
-        best_mean=progress.best_val_mean,
-        candidates=len(state.program_candidates) if state else 0,
-        frontier=len(set().union(*fronts)),
-        roles=[
-            Role(name, tally.input, tally.output, spending.role_usd(name))
-            for name, tally in spending.by_role.items()
-        ],
-        usd=spending.usd,
+        in_flight=InFlight(throttle.in_flight, throttle.limit, teacher.asking),
+        troubles=Troubles(
+            seen=Counter(ours.seen) + Counter(theirs.seen),
+            waiting=Counter(ours.waiting) + Counter(theirs.waiting),
+        ),
+        found=Found(
+            candidates=len(state.program_candidates) if state else 0,
+            frontier=len(set().union(*fronts)),
+            seed_mean=progress.seed_val_mean,
+            best_mean=progress.best_val_mean,
+        ),
+        spent=Spent(
+            [
+                Role(name, tally.input, tally.output, spending.role_usd(name))
+                for name, tally in spending.by_role.items()
+            ],
+            spending.usd,
+        ),
         run_dir=rollouts.journal.run_dir,
         replaying=searching and not replay.used_up,
         stopping=run.adapter.drive.signum is not None,
@@ -121,11 +151,10 @@ class Pace:
     start: float
     done: int
 
-    def seconds_left(self, now: Snapshot) -> float | None:
+    def seconds_left(self, now: Count) -> float | None:
         """For the rest of the phase, at the mean pace so far; None where nothing was done yet."""
-        if now.done <= self.done:
-            return None
-        return (time.monotonic() - self.start) / (now.done - self.done) * (now.total - now.done)
+        done, left = now.done - self.done, now.total - now.done
+        return (time.monotonic() - self.start) / done * left if done > 0 else None
 
 
 class View:
@@ -137,9 +166,9 @@ class View:
         self._pace = Pace("", 0.0, 0)
         self._last: RenderableType = Text()
 
-    def decided(self, entry: Entry) -> None:
+    def decided(self, proposal: Proposal) -> None:
         """A proposal was decided."""
-        self._proposals.appendleft(f"{entry.number} {entry.decision}: {verdict_of(entry)}")
+        self._proposals.appendleft(f"{proposal.number} {proposal.decision}: {verdict_of(proposal)}")
 
     def draw(self) -> RenderableType:
         """The view as it is now; the one before where that fails, as it must never end a run."""
@@ -148,18 +177,19 @@ class View:
         with contextlib.suppress(Exception):
             now = take_snapshot(self._run)
             if now.phase != self._pace.phase or now.replaying:
-                self._pace = Pace(now.phase, time.monotonic(), now.done)
-            self._last = drawn(now, list(self._proposals), self._pace.seconds_left(now))
+                self._pace = Pace(now.phase, time.monotonic(), now.progress.done)
+            left = self._pace.seconds_left(now.progress)
+            self._last = drawn(now, list(self._proposals), left)
         return self._last
 
 
-def verdict_of(entry: Entry) -> str:
+def verdict_of(proposal: Proposal) -> str:
     """What a proposal came to, in a few words."""
-    if entry.val_mean is not None:
-        return f"val mean {entry.val_mean:.4f}"
-    before, after = _sum(entry.scores_before), _sum(entry.scores_after or [None])
+    if proposal.val_mean is not None:
+        return f"val mean {proposal.val_mean:.4f}"
+    before, after = _sum(proposal.scores_before or [None]), _sum(proposal.scores_after or [None])
     if before is None or after is None:
-        return entry.reason
+        return proposal.reason
     return f"minibatch sum {before:.4g} -> {after:.4g}"
 
 
@@ -175,10 +205,11 @@ def drawn(now: Snapshot, proposals: Sequence[str], seconds_left: float | None) -
     head.add_column(no_wrap=True)
     head.add_column(ratio=1)
     head.add_column(no_wrap=True)
-    count = f"{now.done}/{now.total} rollouts"
-    if seconds_left is not None and now.done < now.total:
+    done, total = now.progress.done, now.progress.total
+    count = f"{done}/{total} rollouts"
+    if seconds_left is not None and done < total:
         count += f", {_duration(seconds_left)} left"
-    bar = ProgressBar(total=max(1, now.total), completed=now.done)
+    bar = ProgressBar(total=max(1, total), completed=done)
     head.add_row(Text(now.phase, "bold"), bar, count)
     rows = Table.grid(padding=(0, 1), expand=True)
     rows.add_column(no_wrap=True, style="dim")
@@ -199,27 +230,28 @@ def _rows(now: Snapshot, proposals: Sequence[str]) -> dict[str, list[str]]:
     if now.replaying:
         return rows | {"resume": ["reading the record of the run"]}
     if now.phase != "optimize":
-        rows["search"] = [f"{now.charged} of {now.budget} rollouts"]
-    calls = f", teacher calls {now.asking}" if now.asking else ""
-    rows["in flight"] = [f"{now.in_flight} of {now.limit}{calls}"]
-    for name, causes in {"waiting": now.waiting, "failures": now.failures}.items():
+        rows["search"] = [f"{now.charged.done} of {now.charged.total} rollouts"]
+    flight, troubles, found = now.in_flight, now.troubles, now.found
+    calls = f", teacher calls {flight.calls}" if flight.calls else ""
+    rows["in flight"] = [f"{flight.rollouts} of {flight.limit}{calls}"]
+    for name, causes in {"waiting": troubles.waiting, "failures": troubles.seen}.items():
         if causes:
-            common = Counter(causes).most_common(CAUSES)
+            common = causes.most_common(CAUSES)
             rows[name] = [f"{count} x {cause[:CAUSE_CHARS]}" for cause, count in common]
-    if now.seed_mean is not None:
-        best = now.seed_mean if now.best_mean is None else now.best_mean
+    if found.seed_mean is not None:
+        best = found.seed_mean if found.best_mean is None else found.best_mean
         rows["val mean"] = [
-            f"{best:.4f} best of {max(1, now.candidates)}, {now.seed_mean:.4f} seed prompt; "
-            f"{now.frontier} on the frontier"
+            f"{best:.4f} best of {max(1, found.candidates)}, {found.seed_mean:.4f} seed prompt; "
+            f"{found.frontier} on the frontier"
         ]
     if proposals:
         rows["proposals"] = list(proposals)
-    if now.roles:
+    if now.spent.roles:
         rows["tokens"] = [
             f"{role.name} {role.input:,} in, {role.output:,} out: {usd_text(role.usd)}"
-            for role in now.roles
+            for role in now.spent.roles
         ]
-        rows["cost"] = [usd_text(now.usd)]
+        rows["cost"] = [usd_text(now.spent.usd)]
     return rows
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from gepa.logging.experiment_tracker import ExperimentTracker, create_experiment_tracker
 
 from verifiers.v1.gepa.record.files import MLFLOW_FOLDER
-from verifiers.v1.gepa.record.history import Entry
+from verifiers.v1.gepa.record.history import Proposal
 from verifiers.v1.gepa.report.outcome import Status
 from verifiers.v1.gepa.run import Run
 from verifiers.v1.utils.statistics import mean
@@ -59,17 +59,17 @@ class Tracker:
             self._try(step)
         self._try(lambda: self._tracker.log_config(about))
 
-    def decided(self, entry: Entry) -> None:
+    def decided(self, proposal: Proposal) -> None:
         """A proposal was decided."""
         metrics = {}
-        pairs = {"before": entry.scores_before, "after": entry.scores_after or []}
+        pairs = {"before": proposal.scores_before or [], "after": proposal.scores_after or []}
         for name, scores in pairs.items():
             measured = [score for score in scores if score is not None]
             if measured and len(measured) == len(scores):
                 metrics[f"minibatch_{name}"] = mean(measured)
-        if entry.val_mean is not None:
-            metrics["val_mean"] = entry.val_mean
-        self._log(metrics, entry.charged)
+        if proposal.val_mean is not None:
+            metrics["val_mean"] = proposal.val_mean
+        self._log(metrics, proposal.charged)
 
     def finish(self, status: str | None) -> None:
         """The last point, and what the run came to; `status` is how it ended, where it did in
