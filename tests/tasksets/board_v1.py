@@ -76,8 +76,6 @@ class BoardConfig(vf.TasksetConfig):
     """Yield `size` questions over and over."""
     messages: bool = False
     """Prompts as lists of messages."""
-    codes: bool = False
-    """Every question has a code of its own for an answer, "Q" and its number."""
     suffix: str = ""
     """What every question ends with; `{number}` is its number."""
 
@@ -101,6 +99,4 @@ class BoardTaskset(vf.Taskset[BoardTask, BoardConfig]):  # type: ignore[type-var
         prompt = [vf.UserMessage(content=text)] if self.config.messages else text
         tags = {"easy", "short", f"n{number}", "text"}
         data = BoardData(prompt=prompt, system_prompt=system[self.config.system], tags=tags)
-        if self.config.codes:
-            data = data.model_copy(update={"gold": f"Q{number:03}"})
         return BoardTask(data, self.config.task)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 import verifiers.v1 as vf
 from support_intent_v1.house import FORM_RULE, LABELS, TIE_BREAKS
-from tests.support import Request, fenced, run, scripted
+from tests.support import BASE, Request, fenced, run, scripted
 from verifiers.v1.gepa.config import GEPAConfig
 from verifiers.v1.gepa.dataset import split_tasks
 from verifiers.v1.gepa.teacher.quality import Quality, describe
@@ -216,8 +216,8 @@ def test_a_run_flags_who_brought_them_in_and_warns_of_what_is_deployed(tmp_path:
         return f"Q{number:03}" if knows else "no idea"
 
     with scripted(student, lambda _: fenced(next(replies))) as endpoint:
-        flags = ["--taskset.codes", "--reflection-minibatch-size", "4"]
-        done = run(endpoint, tmp_path, *flags, "--max-total-rollouts", "28")
+        flags = ["--reflection-minibatch-size", "4", "--max-total-rollouts", "28"]
+        done = run(endpoint, tmp_path, *flags, base=["coded-v1", *BASE[1:]])
     assert done.candidates == [SEED, lists, f"{lists} BETTER."]
     assert done.result["parents"] == [None, 0, 1]
     assert done.result["prompt_flags"] == [

@@ -1,6 +1,5 @@
 """The options of a run in groups, by what they are for; `GEPAConfig` inherits them all."""
 
-import os
 from pathlib import Path, PurePath
 from typing import Any, Literal, Self, get_args
 
@@ -17,9 +16,10 @@ from pydantic_config import BaseConfig
 
 import verifiers.v1 as vf
 from verifiers.v1.configs.env import TimeoutConfig
+from verifiers.v1.gepa.settings.guidance import guidance_text
 from verifiers.v1.gepa.settings.sampling import NamedSampling
 from verifiers.v1.gepa.settings.settings import parsed
-from verifiers.v1.utils.texts import is_text, read_text
+from verifiers.v1.utils.texts import is_text
 
 
 class NumberOptions(BaseConfig):
@@ -166,40 +166,7 @@ class TeacherOptions(NumberOptions):
 
     _teacher_is_named = field_validator("reflection_model")(_not_blank)
     _teacher_is_sampled = field_validator("reflection_sampling", mode="before")(_typed)
-
-    @field_validator("reflection_guidance")
-    @classmethod
-    def _guidance_text(cls, value: str | None) -> str | None:
-        """The text itself, so that a saved config needs no other file."""
-        if value is None:
-            return None
-        text = value.strip()
-        if text.startswith("@"):
-            name = text[1:].strip()
-            text = _text_of(name)
-            if text.startswith("@"):
-                raise ValueError(
-                    f"the text of {name} begins with @, which would name another file: put a word "
-                    "in front of it"
-                )
-        if not is_text(text):
-            raise ValueError("it holds a lone surrogate, which has no UTF-8 form")
-        if not text:
-            raise ValueError("it holds no text: leave it out")
-        return text
-
-
-def _text_of(name: str) -> str:
-    if not name:
-        raise ValueError("@ must be followed by the path of a file that holds the text")
-    try:
-        # In an ASCII locale too, a name is what was typed.
-        return read_text(Path(os.fsdecode(name.encode("utf-8")))).strip()
-    except OSError as error:
-        raise ValueError(
-            f"{name} can't be read ({error.strerror}): behind @ stands the path of a file; a text "
-            "that begins with @ needs a word in front of it"
-        ) from error
+    _guidance_is_read = field_validator("reflection_guidance")(guidance_text)
 
 
 class SearchOptions(NumberOptions):
