@@ -93,19 +93,37 @@ def test_a_first_task_that_is_refused_is_a_measurement_once_another_is_answered(
 
 
 def test_an_endpoint_that_begins_to_refuse_everything_stops_the_run(tmp_path: Path) -> None:
-    """The seed prompt was answered on val and is refused throughout on its next minibatches."""
+    """The seed prompt was answered on val and is refused throughout on its minibatches: those
+    rollouts are not measured, as a resume shows once the endpoint answers again."""
     seen: list[Request] = []
+    mended = threading.Event()
 
     def student(request: Request) -> str | Reply:
         seen.append(request)
-        return good_student(request) if len(seen) <= 4 else refused(400, "odd")
+        fine = len(seen) <= 4 or mended.is_set()
+        return good_student(request) if fine else refused(400, "odd")
 
     with scripted(student) as endpoint:
-        done = run(endpoint, tmp_path, "--max-total-rollouts", "40")
-    assert done.status == 2
-    assert "odd" in done.result["message"]
-    # Two of its first minibatch, at most as many of a child, one or two of its second.
-    assert len(seen) <= 4 + 6
+        done = run(endpoint, tmp_path, "--max-total-rollouts", "12")
+        assert done.status == 2
+        assert "odd" in done.result["message"]
+        assert len(seen) == 4 + 4  # two minibatches of 2
+        assert done.charged == 4
+        mended.set()
+        again = resumed(endpoint, done, "--max-total-rollouts", "12")
+    assert again.status == 0
+    assert again.charged == 12
+    assert again.result["val_means"] == [0.0, 1.0]
+
+
+def test_a_resume_at_an_endpoint_that_refuses_everything_stops(tmp_path: Path) -> None:
+    with scripted() as endpoint:
+        done = run(endpoint, tmp_path, "--max-total-rollouts", "12")
+    with scripted(lambda _: refused(400, "odd")) as endpoint:
+        again = resumed(endpoint, done, "--max-total-rollouts", "24")
+    assert again.status == 2
+    assert "odd" in again.result["message"]
+    assert again.charged == 12
 
 
 def test_a_run_that_a_refusal_stopped_goes_on_where_the_endpoint_is_mended(tmp_path: Path) -> None:

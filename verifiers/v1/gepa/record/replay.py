@@ -91,8 +91,8 @@ class Replay:
         """Episodes of the record that were not measured."""
         self.charged = 0
         """Rollouts of the record that count against the budget."""
-        self.answered = False
-        """Whether the model answered any rollout of the record."""
+        self.answered: set[str] = set()
+        """The candidates of which the model answered a rollout."""
         self.calls: Calls = []
         """The answered calls of episodes that were not measured, and those that are on record by
         themselves."""
@@ -179,7 +179,8 @@ class Replay:
         stamp = Stamp.model_validate(row["gepa"])
         calls = list(recorded_calls(row))
         self.charged += stamp.charged
-        self.answered |= stamp.verdict == "measured" and not stamp.cause
+        if stamp.verdict == "measured" and not stamp.cause:
+            self.answered.add(stamp.candidate)
         if stamp.verdict == "measured":
             key = (stamp.phase, stamp.candidate, stamp.task)
             stored = Stored(row["id"], path, offset, size)

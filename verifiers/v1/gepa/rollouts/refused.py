@@ -7,24 +7,24 @@ end of their batch, and nothing of them is on record before.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
 MOST = 3
-"""Refusals of an endpoint that never answered, before the run stops."""
+"""Refusals in a row that nothing explains, before the run stops."""
 
 Decision = Literal["this request", "every request", "unknown"]
 
 
 class Answers:
-    """What the endpoints of a run answered. `before` is whether an earlier process of the run got
-    an answer; it says something only where there is one endpoint."""
+    """What the endpoints of a run answered. `before` are the candidates that an earlier process of
+    the run got answers to; with one endpoint, that tells who answered."""
 
-    def __init__(self, endpoints: int, before: bool) -> None:
-        self._answering = {0} if before and endpoints == 1 else set()
-        """Endpoints that answered."""
-        self._answered: set[str] = set()
+    def __init__(self, endpoints: int, before: Iterable[str]) -> None:
+        self._answered = set(before)
         """Candidates that were answered."""
+        self._answering = {0} if self._answered and endpoints == 1 else set()
+        """Endpoints that answered."""
         self._in_batch: set[int] = set()
         """Endpoints that answered in this batch."""
         self._refusals: Counter[int] = Counter()
@@ -43,8 +43,8 @@ class Answers:
 
     def decide(self, endpoint: int, refused: Sequence[str]) -> Decision:
         """What an endpoint's refusals of this batch are about, by the candidates that were refused.
-        Candidates that it answered before and now refuses throughout are a sign that it has
-        changed."""
+        Nobody knows of an endpoint that never answered, and of one that refuses throughout what it
+        answered before: it may have changed. Too many such refusals are about every request."""
         never = endpoint not in self._answering
         silent = endpoint not in self._in_batch
         changed = silent and all(candidate in self._answered for candidate in refused)
@@ -52,4 +52,4 @@ class Answers:
             self._refusals[endpoint] += len(refused)
         if self._refusals[endpoint] >= MOST:
             return "every request"
-        return "unknown" if never else "this request"
+        return "unknown" if never or changed else "this request"
