@@ -18,6 +18,7 @@ import openai
 
 from verifiers.v1.episode import Episode
 from verifiers.v1.trace import Error, Trace
+from verifiers.v1.utils.texts import as_text
 
 Kind = Literal["measured", "transient", "permanent"]
 
@@ -50,6 +51,12 @@ CONTEXT_LENGTH = re.compile(
     r"reduce the length of the messages|maximum prompt length",
     re.IGNORECASE,
 )
+
+HALF_PAIR = re.compile(
+    r"malformed upstream response: .*(unexpected end of|lone leading surrogate in) hex escape"
+)
+"""How the host words that it can't read a reply with half of a surrogate pair. A reply that was cut
+off on its way is worded otherwise."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,9 @@ def judge_status(status: int | None, message: str) -> Verdict:
         return Verdict("measured", cause, status, scored=False)
     if status == 400 and CONTENT_FILTER.search(message):
         return Verdict("measured", cause, status, scored=False)
+    if HALF_PAIR.search(message):
+        cause = "the reply holds half of a surrogate pair, which the host can't read"
+        return Verdict("measured", cause, status, scored=False)
     if status is None or status in TRANSIENT_STATUS or status >= 500:
         return Verdict("transient", cause, status)
     return Verdict("permanent", cause, status)
@@ -177,5 +187,5 @@ def _words(errors: Sequence[Error]) -> str:
 
 
 def _one_line(text: str, limit: int = 300) -> str:
-    flat = " ".join(text.split()) or "no message"
+    flat = " ".join(as_text(text).split()) or "no message"
     return flat if len(flat) <= limit else f"{flat[:limit]}..."

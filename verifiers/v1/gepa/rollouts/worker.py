@@ -1,4 +1,5 @@
-"""A process that runs episodes for `workers.py`: the host's env server, alone in it.
+"""A process that runs episodes for `workers.py`: the host's env server, alone in it. What an
+episode holds that can't be sent is mended here, as the run would.
 
 It is run as a program: `worker.py` with one line of JSON on standard input, and it serves till that
 is closed, which the system does for a parent that was killed. What ends it otherwise it leaves in a
@@ -9,7 +10,9 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +20,18 @@ CAUSE_CHARS = 1_000
 """How much of what ended it is left, in characters."""
 
 
-class Parent:
-    """What the host's server listens to for the end of its parent, like the pipe of a pool."""
+def end_with_parent() -> None:
+    """End this process in order once standard input is closed. To be run in a thread."""
+    # Not `sys.stdin`: a thread that holds its lock makes Python abort instead of exit.
+    while os.read(0, 1024):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
-    def recv(self) -> None:
-        # Not `sys.stdin`: a thread that holds its lock makes Python abort instead of exit.
-        while os.read(0, 1024):
-            pass
+
+def stop(*_: object) -> None:
+    """SIGTERM: a `KeyboardInterrupt` lets the server free what it holds."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def main() -> None:
@@ -39,14 +47,20 @@ def main() -> None:
 
 def serve(order: dict[str, Any]) -> None:
     sys.path[:] = order["path"]  # what the parent can import, this must
-    from verifiers.v1.serve.pool import serve_env
+    import verifiers_gepa  # noqa: F401 - puts our modules in front of the host's
+
+    from verifiers.v1.gepa.rollouts.mended import MendedServer
+    from verifiers.v1.utils.loaders import resolve_env_config
     from verifiers.v1.utils.logging import LIBRARY_LOGGER, setup_logging
 
     setup_logging("WARNING")
     logging.getLogger(f"{LIBRARY_LOGGER}.interception").setLevel("ERROR")
-    serve_env(
-        max_workers=1, address=order["address"], death_pipe=Parent(), config_data=order["config"]
-    )
+    signal.signal(signal.SIGTERM, stop)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    with contextlib.suppress(KeyboardInterrupt):
+        MendedServer.run_server(
+            config=resolve_env_config(order["config"]), address=order["address"]
+        )
 
 
 if __name__ == "__main__":

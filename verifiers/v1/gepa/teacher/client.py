@@ -27,6 +27,10 @@ from verifiers.v1.gepa.record.usage import reported_usage
 from verifiers.v1.gepa.teacher.template import TEMPLATE
 from verifiers.v1.judge import Judge
 from verifiers.v1.types import Usage
+from verifiers.v1.utils.texts import is_text
+
+NOT_TEXT = "the reply holds half of a surrogate pair, which is no text"
+"""Why such a reply is no proposal. On record it has U+FFFD in its place."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,8 @@ class Answer:
 
     verdict: Verdict
     text: str | None = None
+    unfit: str = ""
+    """Why no prompt is looked for in the text, whatever it says."""
     finish_reason: str | None = None
     usage: Usage | None = None
     retry_after: float | None = None
@@ -105,7 +111,9 @@ class Teacher(Judge[str, JudgeConfig]):
         if not completion.choices:
             return Answer(Verdict("transient", "the endpoint's answer is empty"), usage=usage)
         choice = completion.choices[0]
-        return Answer(MEASURED, _text(choice.message), choice.finish_reason, usage)
+        text = _text(choice.message)
+        unfit = "" if text is None or is_text(text) else NOT_TEXT
+        return Answer(MEASURED, text, unfit, choice.finish_reason, usage)
 
     async def aclose(self) -> None:
         if self._client is not None:

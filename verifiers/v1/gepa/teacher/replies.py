@@ -52,6 +52,8 @@ class Replies:
             refused = answer.verdict.kind == "measured"  # this prompt: too long, or filtered
             who = "the teacher refused" if refused else UNANSWERED
             return NoProposal(f"{who}: {answer.verdict.cause}")
+        if answer.unfit:
+            return NoProposal(answer.unfit)
         text = extract_prompt(answer.text, answer.finish_reason)
         if isinstance(text, NoProposal):
             return text
