@@ -94,7 +94,7 @@ def test_what_a_taskset_notes_is_stored_as_far_as_it_can_be(tmp_path: Path) -> N
         done = run(endpoint, tmp_path, *BUDGET, "--taskset.task.broken", "surrogate")
     assert done.status == 0
     info = done.lines("traces.jsonl")[0]["traces"][0]["info"]
-    assert info["feedback"] == "half a pair: ?"
+    assert info["feedback"] == "half a pair: \ufffd"
 
 
 def test_what_a_taskset_prints_is_no_prompt(

@@ -51,10 +51,6 @@ REFUSALS = {
     "a block without a line": ("````\n````", EMPTY_BLOCK),
     "unclosed reasoning": ("<think>\nMaybe\n```\ndraft\n```\n", THINKING),
     "reasoning only": ("<think>hm</think>", NO_BLOCK),
-    "a lone surrogate": (
-        "```\nBe \ud83d kind.\n```",
-        NoProposal("the proposed text is not valid Unicode"),
-    ),
 }
 
 

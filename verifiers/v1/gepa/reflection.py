@@ -20,7 +20,7 @@ from verifiers.v1.gepa.record.journal import Journal
 from verifiers.v1.gepa.record.replay import Replay
 from verifiers.v1.gepa.record.usage import note_calls, recorded_usage
 from verifiers.v1.gepa.spend.budget import Budget
-from verifiers.v1.gepa.teacher.client import Answer, Teacher
+from verifiers.v1.gepa.teacher.client import NOT_TEXT, Answer, Teacher
 from verifiers.v1.gepa.teacher.proposals import NoProposal
 from verifiers.v1.gepa.teacher.quality import Quality, describe
 from verifiers.v1.gepa.teacher.replies import Replies, exchange
@@ -99,6 +99,7 @@ class Reflection:
         return Answer(
             Verdict(**exchange["answer"]),
             exchange["reply"],
+            NOT_TEXT if exchange["reason"] == NOT_TEXT else "",
             exchange["finish_reason"],
             recorded_usage(exchange["usage"]),
             recorded=True,

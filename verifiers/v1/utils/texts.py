@@ -92,6 +92,14 @@ def is_text(value: str) -> bool:
     return True
 
 
+def as_text(value: str) -> str:
+    """`value` with U+FFFD in place of every lone surrogate; two halves that make a pair become
+    it."""
+    if is_text(value):
+        return value
+    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def visible(text: str) -> str:
     """`text` with everything that is not printed as itself (control characters, marks that turn the
     direction of the text around) as its escape, except line feeds and tabs."""

@@ -23,6 +23,7 @@ from verifiers.v1.episode import Episode
 from verifiers.v1.gepa.faults.refusals import Refusal, read_refusal
 from verifiers.v1.gepa.faults.signs import Meaning, meaning_of
 from verifiers.v1.trace import Error, Trace
+from verifiers.v1.utils.texts import as_text
 
 Kind = Literal["measured", "transient", "permanent", "refused"]
 
@@ -45,6 +46,12 @@ KINDS: dict[Meaning, Kind] = {
     "bad key": "permanent",
     "no model": "permanent",
 }
+
+HALF_PAIR = re.compile(
+    r"malformed upstream response: .*(unexpected end of|lone leading surrogate in) hex escape"
+)
+"""How the host words that it can't read a reply with half of a surrogate pair. A reply that was cut
+off on its way is worded otherwise."""
 
 
 @dataclass(frozen=True)
@@ -165,6 +172,9 @@ def judge_refusal(refusal: Refusal, message: str) -> Verdict:
     """The verdict on a refusal: by what its codes and words say, else by its status. One that asks
     to wait, however it advertises its billing page, is no used-up quota."""
     status, meaning = refusal.status, meaning_of(refusal)
+    if HALF_PAIR.search(message):
+        cause = "the reply holds half of a surrogate pair, which the host can't read"
+        return Verdict("measured", cause, status, scored=False)
     if meaning is not None:
         kind = KINDS[meaning]
     elif status is None or status in TRANSIENT_STATUS or status >= 500:
@@ -228,5 +238,5 @@ def _words(errors: Sequence[Error]) -> str:
 
 
 def _one_line(text: str, limit: int = 300) -> str:
-    flat = " ".join(text.split()) or "no message"
+    flat = " ".join(as_text(text).split()) or "no message"
     return flat if len(flat) <= limit else f"{flat[:limit]}..."

@@ -27,7 +27,9 @@ from pydantic_core import PydanticSerializationError
 from verifiers.v1.episode import Episode, GroupInfo
 from verifiers.v1.gepa.faults.failures import Fault, Kind
 from verifiers.v1.gepa.record.files import DECISIONS_FILE, REFLECTIONS_FILE, TRACES_FILE
+from verifiers.v1.gepa.record.mending import HalfPairs, mend_notes, mend_texts
 from verifiers.v1.utils.appender import Appender
+from verifiers.v1.utils.plain import Plain
 
 Phase = Literal["optimize", "validate", "test"]
 """What a rollout is for. Only the search, `optimize`, is charged to the budget."""
@@ -91,6 +93,7 @@ class Journal:
     def __init__(self, run_dir: Path | None) -> None:
         self.run_dir = run_dir
         self._traces = Appender(run_dir / TRACES_FILE) if run_dir is not None else None
+        self._half_pairs = HalfPairs()
 
     async def episode(self, episode: Episode, stamp: Stamp) -> Stored | None:
         """Append a finished episode; once begun, it is written whatever is cancelled. Where it was
@@ -99,12 +102,14 @@ class Journal:
             return None
         fields = {name: getattr(episode, name) for name in Episode.model_fields}
         fields["group"] = GroupInfo(id=f"{stamp.phase}/{stamp.split}/{stamp.candidate[:12]}")
-        line = _line(RecordedEpisode.model_construct(**fields, gepa=stamp))
         try:
-            offset = await self._traces.append(line)
-        except OSError as error:
+            line, replaced = episode_json(RecordedEpisode.model_construct(**fields, gepa=stamp))
+            offset = await self._traces.append(line + b"\n")
+        except (OSError, PydanticSerializationError) as error:
             raise _refused(error) from error
-        return Stored(episode.id, self._traces.path, offset, len(line))
+        if replaced:
+            self._half_pairs.found(episode)
+        return Stored(episode.id, self._traces.path, offset, len(line) + 1)
 
     def reflection(self, exchange: dict[str, Any]) -> None:
         """Append a teacher exchange."""
@@ -118,9 +123,10 @@ class Journal:
         if self.run_dir is None:
             return
         path = self.run_dir / name
+        text = json.dumps(Plain().value(line), allow_nan=False)
         try:
             with path.open("ab") as file:
-                file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+                file.write(text.encode() + b"\n")
         except OSError as error:
             with contextlib.suppress(OSError):
                 drop_torn_line(path)
@@ -145,38 +151,20 @@ def drop_torn_line(path: Path) -> bool:
     return end < size
 
 
-_line_adapter = TypeAdapter(RecordedEpisode)
+_recorded: TypeAdapter[Any] = TypeAdapter(RecordedEpisode)
+_live: TypeAdapter[Any] = TypeAdapter(Episode)
 
 
-def _line(recorded: RecordedEpisode) -> bytes:
-    """The episode as a line of `traces.jsonl`, as the host writes it."""
+def episode_json(episode: Episode) -> tuple[bytes, bool]:
+    """An episode as a line of `traces.jsonl`, as the host writes it, without the line's end; and
+    whether half of a surrogate pair was replaced in it. Mends the episode in place."""
+    adapter = _recorded if isinstance(episode, RecordedEpisode) else _live
+    replaced = mend_notes(episode)
     try:
-        return _line_adapter.dump_json(recorded, exclude_none=True) + b"\n"
+        return adapter.dump_json(episode, exclude_none=True), replaced
     except PydanticSerializationError:
-        _make_storable(recorded)
-    try:
-        return _line_adapter.dump_json(recorded, exclude_none=True) + b"\n"
-    except PydanticSerializationError as error:
-        raise _refused(error) from error
-
-
-def _make_storable(episode: Episode) -> None:
-    """Replace what has no UTF-8 form in what a taskset noted on the traces (a lone surrogate,
-    bytes); it can't be written otherwise."""
-    for trace in episode.traces:
-        trace.info = _storable(trace.info)
-
-
-def _storable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "replace").decode("utf-8")
-    if isinstance(value, bytes):
-        return f"[binary data, {len(value)} bytes]"
-    if isinstance(value, dict):
-        return {_storable(key): _storable(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_storable(item) for item in value]
-    return value
+        replaced |= mend_texts(episode)
+    return adapter.dump_json(episode, exclude_none=True), replaced
 
 
 def _refused(error: Exception) -> Fault:

@@ -43,10 +43,12 @@ def recorded_calls(row: dict[str, Any]) -> Iterator[Call]:
         yield from _silent(trace.get("info", {}))
 
 
-def _silent(info: dict[str, Any]) -> Calls:
+def _silent(info: Any) -> Calls:
     """The judges' calls whose usage was not reported: the host notes every exchange of a judge."""
-    calls = info.get("judge_calls")
-    responses = [call.get("response") for call in calls or [] if isinstance(call, dict)]
+    calls = info.get("judge_calls") if isinstance(info, dict) else None
+    if not isinstance(calls, list):
+        return []
+    responses = [call.get("response") for call in calls if isinstance(call, dict)]
     silent = [r for r in responses if isinstance(r, dict) and r.get("usage") is None]
     return [("judges", None) for _ in silent]
 

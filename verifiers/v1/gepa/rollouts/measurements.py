@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pydantic import TypeAdapter
-
 from verifiers.v1.episode import Episode, WireEpisode
 from verifiers.v1.gepa.dataset import content_hash
-from verifiers.v1.gepa.record.journal import Phase, Stored, prompt_digest
+from verifiers.v1.gepa.record.journal import Phase, Stored, episode_json, prompt_digest
 from verifiers.v1.gepa.record.replay import Key
 from verifiers.v1.task import Task
 from verifiers.v1.utils.statistics import mean
@@ -70,8 +68,7 @@ class Measurement:
         assert self.source is not None
         if isinstance(self.source, Stored):
             return WireEpisode.model_validate_json(self.source.line())
-        line = TypeAdapter(type(self.source)).dump_json(self.source, exclude_none=True)
-        return WireEpisode.model_validate_json(line)
+        return WireEpisode.model_validate_json(episode_json(self.source)[0])
 
 
 def mean_score(measurements: Sequence[Measurement]) -> float | None:

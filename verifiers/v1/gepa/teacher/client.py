@@ -8,8 +8,10 @@ as `direct-chat` mends the student's: the models of OpenAI's SDK don't look at w
 """
 
 import asyncio
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 from urllib.parse import parse_qsl
 
 from openai import AsyncOpenAI
@@ -28,9 +30,13 @@ from verifiers.v1.gepa.teacher.template import TEMPLATE
 from verifiers.v1.judge import Judge
 from verifiers.v1.types import Usage
 from verifiers.v1.utils.addresses import split_query
+from verifiers.v1.utils.texts import is_text
 
 BROKEN_OFF = "broken off"
 """What a verdict means where the endpoint began a reply and broke off."""
+
+NOT_TEXT = "the reply holds half of a surrogate pair, which is no text"
+"""Why such a reply is no proposal. On record it has U+FFFD in its place."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +45,8 @@ class Answer:
 
     verdict: Verdict
     text: str | None = None
+    unfit: str = ""
+    """Why no prompt is looked for in the text, whatever it says."""
     finish_reason: str | None = None
     usage: Usage | None = None
     attempts: int = 1
@@ -116,7 +124,7 @@ class Teacher(Judge[str, JudgeConfig]):
     def _read(self, content: bytes) -> Answer:
         """The answer in a response of status 200, which may hold a failure all the same."""
         try:
-            completion = from_json(content)
+            completion = _parsed(content)
         except ValueError:
             return Answer(Verdict("transient", "the endpoint's answer is not JSON"))
         usage = reported_usage(completion)
@@ -127,14 +135,19 @@ class Teacher(Judge[str, JudgeConfig]):
             if error.broken:
                 verdict = replace(verdict, meaning=BROKEN_OFF)
             return Answer(within(verdict, self.retries.patience), usage=usage)
-        text, reason = choice["message"].get("content"), choice.get("finish_reason")
-        return Answer(
-            MEASURED,
-            text if isinstance(text, str) else None,
-            reason if isinstance(reason, str) else None,
-            usage,
-        )
+        said, reason = choice["message"].get("content"), choice.get("finish_reason")
+        text = said if isinstance(said, str) else None
+        unfit = "" if text is None or is_text(text) else NOT_TEXT
+        return Answer(MEASURED, text, unfit, reason if isinstance(reason, str) else None, usage)
 
     async def aclose(self) -> None:
         if self._client is not None:
             await self._client.close()
+
+
+def _parsed(content: bytes) -> Any:
+    """An answer's JSON, which may hold half of a surrogate pair. Raises `ValueError`."""
+    try:
+        return from_json(content)
+    except ValueError:
+        return json.loads(content)

@@ -13,14 +13,13 @@ The teacher is asked to end its reply with the whole new prompt in one fenced bl
 - The proposal is the text of the last block, byte for byte between the two fence lines. Text before
   and after the block is commentary; earlier blocks are quotations and drafts.
 - No block, a last block that is not closed, a block of blanks, or a reply whose finish reason does
-  not say that it is whole is no proposal, and neither is a text that is not valid Unicode.
+  not say that it is whole is no proposal.
 """
 
 import re
 from dataclasses import dataclass
 
 from direct_chat.finish import Finish, finish_of
-from verifiers.v1.utils.texts import is_text
 
 # Possessive where a line could be read in several ways: a reply must not make its reading slow.
 _FENCE = r" {0,3}(?P<mark>`{3,}+|~{3,}+)(?P<tag>[^`\r\n]*+)\r?$"
@@ -67,8 +66,6 @@ def extract_prompt(reply: str | None, finish_reason: str | None = None) -> str |
         return text
     if not text.strip():
         return NoProposal("the fenced block is empty")
-    if not is_text(text):
-        return NoProposal("the proposed text is not valid Unicode")
     return text
 
 

@@ -29,7 +29,7 @@ from verifiers.v1.types import (
     ToolMessage,
     UserMessage,
 )
-from verifiers.v1.utils.texts import cut, shares, shorten
+from verifiers.v1.utils.texts import as_text, cut, shares, shorten
 
 Record = dict[str, Any]
 
@@ -242,7 +242,7 @@ def _cleaned(value: Any, hide: Mapping[str, str]) -> Any:
 
 
 def _clean(text: str, hide: Mapping[str, str]) -> str:
-    text = text.encode("utf-8", "replace").decode("utf-8")
+    text = as_text(text)
     if "\0" in text:
         return f"[binary data, {len(text)} characters]"
     text = DATA_URL.sub(lambda match: f"[binary data, {len(match[0])} characters]", text)

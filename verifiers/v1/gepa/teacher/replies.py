@@ -79,6 +79,8 @@ class Replies:
             refused = answer.verdict.kind in ("measured", "refused")  # this request
             who = "the teacher refused" if refused else UNANSWERED
             return NoProposal(f"{who}: {answer.verdict.cause}")
+        if answer.unfit:
+            return NoProposal(answer.unfit)
         text = extract_prompt(answer.text, answer.finish_reason)
         if isinstance(text, NoProposal):
             return text
