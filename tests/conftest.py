@@ -18,4 +18,13 @@ HOME = tempfile.TemporaryDirectory(prefix="verifiers-gepa-tests-")
 os.environ["HOME"] = HOME.name
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import pytest  # noqa: E402
+
 import verifiers_gepa  # noqa: E402, F401
+
+LONGEST = ("test_benchmarks.py", "test_process.py", "test_phases.py", "test_workers.py")
+"""The files that take the longest. They begin first, so that no process is left alone with one."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)

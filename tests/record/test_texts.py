@@ -80,9 +80,8 @@ def test_a_taskset_of_nothing_else_is_refused_with_the_reason(
     assert f"9 that can't be stored, the first: task 0: its 'gold' holds {HALF}" in line
 
 
-@pytest.mark.parametrize("workers", [[], ["--workers", "1"]], ids=["here", "worker"])
-def test_numbers_of_numpy_in_a_row_are_numbers(tmp_path: Path, workers: list[str]) -> None:
-    flags = ["--taskset.row", "numpy", "--reflection-columns", "extra", *workers]
+def test_numbers_of_numpy_in_a_row_are_numbers(tmp_path: Path) -> None:
+    flags = ["--taskset.row", "numpy", "--reflection-columns", "extra"]
     with scripted() as endpoint:
         done = run(endpoint, tmp_path, *flags, base=ODD)
     assert done.status == 0
