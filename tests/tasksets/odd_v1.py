@@ -103,10 +103,10 @@ class OddTask(vf.Task[OddData, vf.State, OddTaskConfig]):
     config: OddTaskConfig
 
     async def finalize(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
-        # A reply as a harness that streams gets it, and a tool's result.
         if trace.last_reply == "half":
+            # As the host reads it out of a stream: there it takes what it refuses in a whole reply.
             trace.nodes[-1].message.content = HALF
-            trace.nodes[-2].message.content = HALF
+            trace.root_reply = HALF
 
     @vf.reward
     async def right(self, trace: vf.Trace) -> Any:

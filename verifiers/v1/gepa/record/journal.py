@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, TypeAdapter
-from pydantic_core import PydanticSerializationError
 
 from verifiers.v1.episode import Episode, GroupInfo
 from verifiers.v1.gepa.faults.failures import Fault, Kind
@@ -105,7 +104,7 @@ class Journal:
         try:
             line, replaced = episode_json(RecordedEpisode.model_construct(**fields, gepa=stamp))
             offset = await self._traces.append(line + b"\n")
-        except (OSError, PydanticSerializationError) as error:
+        except (OSError, ValueError) as error:
             raise _refused(error) from error
         if replaced:
             self._half_pairs.found(episode)
@@ -162,7 +161,7 @@ def episode_json(episode: Episode) -> tuple[bytes, bool]:
     replaced = mend_notes(episode)
     try:
         return adapter.dump_json(episode, exclude_none=True), replaced
-    except PydanticSerializationError:
+    except ValueError:  # pydantic's, or that of the text itself
         replaced |= mend_texts(episode)
     return adapter.dump_json(episode, exclude_none=True), replaced
 

@@ -7,6 +7,7 @@ of each. Live and recorded episodes read the same, since both are mended.
 
 import logging
 import math
+from functools import cache
 from typing import Any
 
 from pydantic import BaseModel
@@ -64,11 +65,18 @@ def _mended(value: Any, plain: Plain) -> Any:
     if isinstance(value, dict):
         return {_mended(key, plain): _mended(item, plain) for key, item in value.items()}
     if isinstance(value, BaseModel):
-        live = {name for name, field in type(value).model_fields.items() if field.exclude}
+        live = _live_fields(type(value))
         for fields in (vars(value), value.model_extra or {}):
-            for name in fields.keys() - live:
-                fields[name] = _mended(fields[name], plain)
+            for name, item in fields.items():
+                if name not in live:
+                    fields[name] = _mended(item, plain)
     return value
+
+
+@cache
+def _live_fields(kind: type[BaseModel]) -> frozenset[str]:
+    """The fields that are never written, and can hold what is in use."""
+    return frozenset(name for name, field in kind.model_fields.items() if field.exclude)
 
 
 class HalfPairs:
