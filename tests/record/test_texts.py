@@ -80,8 +80,9 @@ def test_a_taskset_of_nothing_else_is_refused_with_the_reason(
     assert f"9 that can't be stored, the first: task 0: its 'gold' holds {HALF}" in line
 
 
-def test_numbers_of_numpy_in_a_row_are_numbers(tmp_path: Path) -> None:
-    flags = ["--taskset.row", "numpy", "--reflection-columns", "extra"]
+@pytest.mark.parametrize("workers", [[], ["--workers", "1"]], ids=["here", "worker"])
+def test_numbers_of_numpy_in_a_row_are_numbers(tmp_path: Path, workers: list[str]) -> None:
+    flags = ["--taskset.row", "numpy", "--reflection-columns", "extra", *workers]
     with scripted() as endpoint:
         done = run(endpoint, tmp_path, *flags, base=ODD)
     assert done.status == 0
@@ -94,25 +95,25 @@ def test_numbers_of_numpy_in_a_row_are_numbers(tmp_path: Path) -> None:
 # What comes at run time
 
 
-def test_a_text_of_the_conversation_is_mended(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("workers", [[], ["--workers", "1"]], ids=["here", "worker"])
+def test_a_reply_of_the_student_is_mended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], workers: list[str]
 ) -> None:
     def student(request: Request) -> str:
         return "half" if request.user == "question 4" else good_student(request)
 
     with scripted(student) as endpoint:
-        done = run(endpoint, tmp_path, base=ODD)
+        done = run(endpoint, tmp_path, *workers, base=ODD)
     assert (done.status, done.charged, done.result["rollouts"]["failed"]) == (0, 12, 0)
-    texts = {
-        node["message"]["content"]
-        for line in done.lines("traces.jsonl")
-        if line["task"]["data"]["idx"] == 4
-        for node in line["traces"][0]["nodes"][-2:]
-    }
-    assert texts == {"half \ufffd"}
+    lines = [line for line in done.lines("traces.jsonl") if line["task"]["data"]["idx"] == 4]
+    for trace in [line["traces"][0] for line in lines]:
+        assert trace["root_reply"] == "half \ufffd"
+        assert workers or trace["nodes"][-1]["message"]["content"] == "half \ufffd"
+    assert lines
     err = capfd.readouterr().err
     assert err.count(HALF) == 1
     assert f"task 4: its rollout holds {HALF}" in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("half", [chr(0xD83D), chr(0xDE00)], ids=["high", "low"])
@@ -213,11 +214,15 @@ def test_what_a_reward_notes_is_stored_and_shown_as_what_it_says(
     tasks = {trace["task"]["data"]["idx"] for trace in traces}
     assert len(said) == len(set(said)) == len(tasks)
     assert len(traces) == 12
-    feedback = traces[0]["info"]["feedback"]
+    feedback = dict(traces[0]["info"]["feedback"])
     assert "[nested too deep]" in json.dumps(feedback.pop("nest"))
     assert feedback == STORED
     assert traces[0]["metrics"] == {"half \ufffd": 1.0, "own": 0.5, "thing": None}
     assert noted(tmp_path, "--no-save-results")[1] == sent  # live
+    spread, again = noted(tmp_path, "--workers", "2", "--max-attempts", "1")
+    assert again == sent
+    assert spread[0]["info"] == traces[0]["info"]
+    assert spread[0]["metrics"] == traces[0]["metrics"]
 
 
 def test_a_reward_of_numpy_counts_as_its_number(tmp_path: Path) -> None:
