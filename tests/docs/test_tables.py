@@ -187,7 +187,7 @@ def identity(*flags: str) -> dict[str, Any]:
 
 
 def test_what_may_change_on_a_resume_and_what_may_not(folder: tuple[Path, Endpoint]) -> None:
-    text = section(DOCS / "failures.md", "Going on with `--resume`")
+    text = section(DOCS / "failures.md", "Resuming a run")
     may, may_not = (
         re.findall(r"`([a-z_.]+)`", text.split(f"\n### {title}\n")[1].split("\n### ")[0])
         for title in ("What may change", "What may not")
